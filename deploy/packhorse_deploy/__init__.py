@@ -1,0 +1,1 @@
+"""Start, inspect and stop the servers of a plan."""

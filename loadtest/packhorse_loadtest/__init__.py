@@ -1,0 +1,1 @@
+"""Send real load to what is deployed and report what it saw."""

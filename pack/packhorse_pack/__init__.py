@@ -1,0 +1,1 @@
+"""Decide which models share which machine."""

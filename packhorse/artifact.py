@@ -1,0 +1,208 @@
+"""The record of one compiled model version and variant: `artifact.json` (DESIGN 12.3).
+
+It is written last when a model is published, so that whoever finds it finds all of it. It names
+every file by digest, says how equal the model is to its original, and what it costs to run.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from packhorse.errors import Corrupt, InvalidInput
+from packhorse.ids import blob_key, check_model_id, check_variant, check_version
+
+SCHEMA = 1
+Record = TypeVar("Record", bound=msgspec.Struct)
+
+
+class File(msgspec.Struct, frozen=True):
+    """A file of the model: `path` inside the model's folder, content by digest."""
+
+    path: str
+    sha256: str
+    bytes: int
+
+
+class TensorSpec(msgspec.Struct, frozen=True):
+    """A graph input or output; -1 in `shape` is any size, `dtype` a numpy name."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+
+
+class Tokenizer(msgspec.Struct, frozen=True):
+    """The tokenizer: most tokens a text is cut to, and whether the graph tells pairs apart."""
+
+    sha256: str
+    max_length: int
+    pair: bool
+
+
+class Source(msgspec.Struct, frozen=True):
+    """Where the model came from; `revision` is the digest of its input files."""
+
+    uri: str
+    revision: str
+
+
+class VerifiedOn(msgspec.Struct, frozen=True):
+    """The machine on which equality was shown; int8 answers depend on it."""
+
+    cpu_model: str
+    features: list[str]
+
+
+class Equality(msgspec.Struct, frozen=True):
+    """How the artifact's outputs compare with the eager original's.
+
+    Attributes:
+        reference: What it was compared with.
+        samples: Inputs compared.
+        max_abs_diff: Largest absolute difference of any output number.
+        label_agreement: Share of texts with the same best label; None where there are no labels.
+    """
+
+    reference: str
+    samples: int
+    max_abs_diff: float
+    label_agreement: float | None
+
+
+class Shared(msgspec.Struct, frozen=True):
+    """A blob whose bytes stay file-backed, held once however many models use it."""
+
+    sha256: str
+    bytes: int
+
+
+class LoadSeconds(msgspec.Struct, frozen=True):
+    """Time to load with the files in the page cache, and from disk."""
+
+    page_cache: float
+    disk: float
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """Time of one inference of `batch` texts of `tokens` tokens."""
+
+    batch: int
+    tokens: int
+    p50_seconds: float
+    p90_seconds: float
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """What running the model costs, measured in a fresh process.
+
+    Attributes:
+        private_bytes: Memory that is this model's alone after an inference.
+        file_bytes: Page cache that it keeps in use; evictable, and shared through `shared`.
+        peak_bytes: Most memory held at once, above that of the empty process.
+        maps: Entries that it adds to the process's memory map.
+    """
+
+    cpu: str
+    runtime: str
+    threads: int
+    private_bytes: int
+    file_bytes: int
+    shared: list[Shared]
+    peak_bytes: int
+    maps: int
+    load_seconds: LoadSeconds
+    latency: list[Latency]
+
+    def seconds_at(self, tokens: int) -> float:
+        """Return the P50 seconds of a batch-1 inference of the length measured next above.
+
+        Above the longest length measured, the longest's time grows in proportion.
+        """
+        rows = sorted((row for row in self.latency if row.batch == 1), key=lambda row: row.tokens)
+        if not rows:
+            raise InvalidInput("the cost record holds no batch-1 latency: trace the model again")
+        for row in rows:
+            if row.tokens >= tokens:
+                return row.p50_seconds
+        return rows[-1].p50_seconds * tokens / rows[-1].tokens
+
+
+class Artifact(msgspec.Struct, frozen=True, kw_only=True):
+    """One compiled model. Field meanings: DESIGN 12.3."""
+
+    schema: int = SCHEMA
+    id: str
+    version: str
+    variant: str
+    task: str
+    processor: str
+    format: str
+    precision: str
+    files: list[File]
+    inputs: list[TensorSpec]
+    outputs: list[TensorSpec]
+    batch_sizes: list[int]
+    sequence_lengths: list[int]
+    labels: list[str] | None
+    pooling: str | None
+    normalize: bool
+    tokenizer: Tokenizer | None
+    source: Source
+    built_with: dict[str, str]
+    verified_on: VerifiedOn
+    equality: Equality
+    cost: Cost
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all files together."""
+        return sum(file.bytes for file in self.files)
+
+    def encode(self) -> bytes:
+        """Write the record as it is stored: indented, for people who look into the bucket."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+
+    @classmethod
+    def decode(cls, data: bytes, name: str) -> Artifact:
+        """Read a record; `name` says in errors where it lies.
+
+        Raises:
+            Corrupt: Not a record, of a newer schema, or with a path that leads out of its folder.
+        """
+        artifact = decode_record(data, cls, name, SCHEMA)
+        try:
+            check_model_id(artifact.id)
+            check_version(artifact.version)
+            check_variant(artifact.variant)
+            for file in artifact.files:
+                blob_key(file.sha256)
+                _check_path(file.path)
+        except InvalidInput as err:
+            raise Corrupt(f"{name}: {err}") from err
+        return artifact
+
+
+def decode_record(data: bytes, kind: type[Record], name: str, schema: int) -> Record:
+    """Decode a JSON record of ours.
+
+    Raises:
+        Corrupt: Not JSON, a field missing or of another type, or written by a newer packhorse.
+    """
+    try:
+        found = msgspec.json.decode(data, type=dict)
+        number = found.get("schema")
+        if isinstance(number, int) and number > schema:
+            raise Corrupt(
+                f"{name} has schema {number}; this packhorse reads up to {schema}: upgrade it"
+            )
+        return msgspec.convert(found, kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as err:
+        raise Corrupt(f"{name} is not a valid record: {err}: publish it again") from err
+
+
+def _check_path(path: str) -> None:
+    parts = path.split("/")
+    if not path or "\\" in path or "\0" in path or any(part in ("", ".", "..") for part in parts):
+        raise InvalidInput(f"file path {path!r} leads out of the model's folder")

@@ -1,0 +1,54 @@
+"""Writing files so that a reader sees the old content or the new, never half of it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from packhorse.errors import StoreError
+
+
+@contextmanager
+def atomic_file(path: Path, mode: int = 0o644) -> Iterator[BinaryIO]:
+    """Open a file beside the target; when the block ends well, flush it and rename it over.
+
+    Raises:
+        StoreError: The disk is full, the folder is not writable, …; nothing is left behind.
+    """
+    temporary: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, mode)
+        os.replace(temporary, path)
+        temporary = None
+    except OSError as err:
+        raise cannot_write(path, err) from err
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a whole file, or leave what was there.
+
+    Raises:
+        StoreError: As `atomic_file`.
+    """
+    with atomic_file(path) as file:
+        file.write(data)
+
+
+def cannot_write(path: Path, err: OSError) -> StoreError:
+    """Name the file and what the system said, with the remedy."""
+    return StoreError(
+        f"cannot write {path}: {err.strerror or err}: free space, or choose another place"
+    )

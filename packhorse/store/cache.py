@@ -1,0 +1,82 @@
+"""Models on a server's disk: every blob once, hard-linked into the folders that use it.
+
+ONNX Runtime refuses symbolic links that leave a model's folder, so the links are hard ones. A
+blob is checked while it is copied and appears under its name only when it is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from packhorse.artifact import Artifact, File
+from packhorse.errors import Corrupt
+from packhorse.files import atomic_file, cannot_write, write_atomically
+from packhorse.ids import artifact_prefix, blob_key
+from packhorse.store.repository import CHUNK_BYTES, Repository
+
+
+class Cache:
+    """A folder of pulled models."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(os.path.abspath(folder))
+
+    def pull(self, repository: Repository, artifact: Artifact) -> Path:
+        """Bring a model's files here and return its folder.
+
+        Blocks; safe to call again, and from several processes at once.
+
+        Raises:
+            Corrupt: A blob is missing or not what its digest says.
+            StoreError: The store cannot be read, or the disk is full.
+        """
+        folder = self.folder / artifact_prefix(artifact.id, artifact.version, artifact.variant)
+        for file in artifact.files:
+            blob = self._blob(repository, artifact, file)
+            self._link(blob, folder / file.path)
+        write_atomically(folder / "artifact.json", artifact.encode())
+        return folder
+
+    def _blob(self, repository: Repository, artifact: Artifact, file: File) -> Path:
+        path = self.folder / blob_key(file.sha256)
+        try:
+            if path.stat().st_size == file.bytes:
+                return path
+        except FileNotFoundError:
+            pass
+        digest = hashlib.sha256()
+        size = 0
+        with (
+            repository.objects.open(blob_key(file.sha256)) as source,
+            atomic_file(path, mode=0o444) as target,
+        ):
+            while chunk := source.read(CHUNK_BYTES):
+                digest.update(chunk)
+                size += len(chunk)
+                target.write(chunk)
+            if size != file.bytes or digest.hexdigest() != file.sha256:
+                raise Corrupt(
+                    f"model {artifact.id!r}: {file.path}: blob {file.sha256} has {size} bytes of "
+                    f"{file.bytes} or other content: publish the model again"
+                )
+        return path
+
+    def _link(self, blob: Path, target: Path) -> None:
+        try:
+            if target.exists() and target.samefile(blob):
+                return
+            target.parent.mkdir(parents=True, exist_ok=True)
+            # Linked under another name and renamed, so that a file in use is never half replaced.
+            with tempfile.TemporaryDirectory(prefix=".", dir=target.parent) as aside:
+                new = Path(aside) / "new"
+                try:
+                    os.link(blob, new)
+                except OSError:  # another file system, or one without hard links
+                    shutil.copyfile(blob, new)
+                os.replace(new, target)
+        except OSError as err:
+            raise cannot_write(target, err) from err

@@ -1,0 +1,169 @@
+"""Models in a store: publish them whole, find them, prove them intact (DESIGN 12.2)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from packhorse.artifact import Artifact, decode_record
+from packhorse.errors import Corrupt, InvalidInput, StoreError
+from packhorse.ids import artifact_prefix, blob_key, model_key
+from packhorse.store.objects import Objects, open_objects
+
+CHUNK_BYTES = 1024 * 1024
+
+
+class Latest(msgspec.Struct, frozen=True):
+    """`latest.json`: the version that a plan takes when the catalog names none."""
+
+    version: str
+    schema: int = 1
+
+
+class Repository:
+    """The models of one store."""
+
+    def __init__(self, objects: Objects) -> None:
+        self.objects = objects
+
+    @classmethod
+    def open(cls, url: str) -> Repository:
+        """Open the repository at a store URL."""
+        return cls(open_objects(url))
+
+    def publish(self, artifact: Artifact, folder: Path) -> int:
+        """Put a model into the store: blobs, then the manifest, then `latest`.
+
+        A kill at any point leaves either no manifest or one whose blobs are all there.
+
+        Args:
+            artifact: Its `files` lie below `folder`.
+
+        Returns:
+            Bytes that were not in the store before.
+
+        Raises:
+            StoreError: The store cannot be written.
+        """
+        added = 0
+        for file in artifact.files:
+            key = blob_key(file.sha256)
+            if self.objects.size(key) != file.bytes:
+                self.objects.write(key, folder / file.path)
+                added += file.bytes
+        prefix = artifact_prefix(artifact.id, artifact.version, artifact.variant)
+        self.objects.write(f"{prefix}/artifact.json", artifact.encode())
+        self.objects.write(
+            f"models/{model_key(artifact.id)}/latest.json",
+            msgspec.json.encode(Latest(artifact.version)),
+        )
+        return added
+
+    def latest(self, model_id: str) -> str:
+        """Return the newest version of a model.
+
+        Raises:
+            InvalidInput: The model is not in the store.
+        """
+        key = f"models/{model_key(model_id)}/latest.json"
+        data = self.objects.read(key)
+        if data is None:
+            raise InvalidInput(
+                f"model {model_id!r} is not in store {self.objects.url}: run packhorse trace"
+            )
+        return decode_record(data, Latest, key, 1).version
+
+    def artifact(self, model_id: str, version: str, variant: str) -> Artifact:
+        """Return a model's record.
+
+        Raises:
+            InvalidInput: Not in the store.
+            Corrupt: The record is broken.
+        """
+        prefix = artifact_prefix(model_id, version, variant)
+        data = self.objects.read(f"{prefix}/artifact.json")
+        if data is None:
+            raise InvalidInput(
+                f"model {model_id!r} version {version} variant {variant} is not in store "
+                f"{self.objects.url}: run packhorse trace"
+            )
+        return _same(Artifact.decode(data, f"{prefix}/artifact.json"), prefix)
+
+    def has(self, model_id: str, version: str, variant: str) -> bool:
+        """Tell whether a model has been published, blobs and all."""
+        try:
+            artifact = self.artifact(model_id, version, variant)
+        except (InvalidInput, Corrupt):
+            return False
+        return all(self.objects.size(blob_key(f.sha256)) == f.bytes for f in artifact.files)
+
+    def variants(self, model_id: str, version: str) -> list[str]:
+        """Return the variants published of a model version, in order."""
+        prefix = f"models/{model_key(model_id)}/{version}"
+        keys = self.objects.keys(prefix)
+        return [key.split("/")[-2] for key in keys if key.endswith("/artifact.json")]
+
+    def artifacts(self) -> Iterator[tuple[str, Artifact | Corrupt]]:
+        """Yield every published model's key prefix with its record, or with what is wrong."""
+        for key in self.objects.keys("models"):
+            prefix, _, name = key.rpartition("/")
+            if name != "artifact.json":
+                continue
+            data = self.objects.read(key)
+            if data is None:
+                continue  # removed since it was listed
+            try:
+                yield prefix, _same(Artifact.decode(data, key), prefix)
+            except Corrupt as err:
+                yield prefix, err
+
+    def faults(
+        self, artifact: Artifact, checked: dict[str, str | None], advance: Callable[[int], None]
+    ) -> list[str]:
+        """Read every blob of a model and say what is wrong with each, if anything.
+
+        Args:
+            checked: Digest to fault, kept between calls: a blob that many share is read once.
+            advance: Called with the bytes of each file, read or known.
+        """
+        found = []
+        for file in artifact.files:
+            if file.sha256 not in checked:
+                checked[file.sha256] = self._blob_fault(file.sha256, file.bytes)
+            fault = checked[file.sha256]
+            if fault:
+                found.append(f"{file.path}: blob {file.sha256}: {fault}")
+            advance(file.bytes)
+        return found
+
+    def _blob_fault(self, sha256: str, size: int) -> str | None:
+        key = blob_key(sha256)
+        found = self.objects.size(key)
+        if found is None:
+            return "missing"
+        if found != size:
+            return f"has {found} bytes, expected {size}"
+        try:
+            with self.objects.open(key) as stream:
+                return None if hash_stream(stream) == sha256 else "content does not match digest"
+        except StoreError as err:
+            return str(err)
+
+
+def hash_stream(stream: BinaryIO) -> str:
+    """Return the sha256 of a stream, read in chunks."""
+    digest = hashlib.sha256()
+    while chunk := stream.read(CHUNK_BYTES):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _same(artifact: Artifact, prefix: str) -> Artifact:
+    """Refuse a record that lies under another model's key."""
+    if artifact_prefix(artifact.id, artifact.version, artifact.variant) != prefix:
+        raise Corrupt(f"{prefix}/artifact.json describes {artifact.id!r}: publish it again")
+    return artifact

@@ -1,0 +1,1 @@
+"""The model server: engine, tasks, backends, and a thin HTTP layer."""

@@ -1,0 +1,1 @@
+"""The serverless target; its handler is still to be written (see docs/architecture.md)."""

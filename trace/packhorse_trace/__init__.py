@@ -1,0 +1,1 @@
+"""Compile models for a processor, prove them equal, measure and publish them."""
