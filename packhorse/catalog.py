@@ -76,7 +76,8 @@ class ModelSpec:
     """One model that shall be served.
 
     Attributes:
-        source: Absolute path of a folder in Hugging Face layout or of an .onnx/.pt file.
+        source: Absolute path of a folder in Hugging Face layout or of an .onnx/.pt file; as it is
+            written where no such path exists (a hub id, perhaps).
         samples: File with one text a line, on which precision is judged; None for built-in ones.
         sequence_length: Tokens that the model is planned for, and compiled for where shapes are
             fixed. On CPU longer texts are still answered, up to the model's own maximum.
@@ -84,7 +85,7 @@ class ModelSpec:
     """
 
     id: str
-    source: Path
+    source: str
     task: Task
     processors: tuple[Processor, ...]
     precision: Precision
@@ -170,8 +171,7 @@ def _spec(
     root = path.parent.resolve()
     return ModelSpec(
         id=model_id,
-        # A glob has matched a real name, in which braces mean themselves.
-        source=root / (source if name else filled(source, "source")),
+        source=_located(root, source if name else filled(source, "source")),
         task=task,
         processors=entry.processors,
         precision=entry.precision,
@@ -185,6 +185,11 @@ def _spec(
         samples=root / filled(entry.samples, "samples") if entry.samples else None,
         where=re.sub(r": .*", "", str(document.error(at, ""))),
     )
+
+
+def _located(root: Path, source: str) -> str:
+    path = root / source
+    return str(path) if path.exists() or source.startswith((".", "/", "~")) else source
 
 
 def _as_value_error(check: Any, value: str) -> str:

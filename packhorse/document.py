@@ -87,8 +87,9 @@ class Document:
                         "remove one"
                     )
                 seen.add(key.value)
-                self._walk(value, (*path, key.value))
-                self._lines[(*path, key.value)] = key.start_mark.line + 1
+                inner = (*path, key.value)
+                self._walk(value, inner)
+                self._lines[inner] = key.start_mark.line + 1
         elif isinstance(node, yaml.SequenceNode):
             for index, item in enumerate(node.value):
                 self._walk(item, (*path, index))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from packhorse.errors import StoreError
-from packhorse.files import atomic_file, write_atomically
+from packhorse.files import atomic_file, cannot_write, write_atomically
 
 
 class LocalObjects:
@@ -18,6 +18,12 @@ class LocalObjects:
     def __init__(self, folder: Path) -> None:
         self.folder = Path(os.path.abspath(folder))
         self.url = self.folder.as_uri()
+
+    def prepare(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as err:
+            raise cannot_write(self.folder, err) from err
 
     def read(self, key: str) -> bytes | None:
         try:

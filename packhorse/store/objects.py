@@ -15,6 +15,9 @@ class Objects(Protocol):
 
     url: str
 
+    def prepare(self) -> None:
+        """Make sure that the store can be written, or raise the StoreError that says why not."""
+
     def read(self, key: str) -> bytes | None:
         """Return a small object, or None where there is none."""
 

@@ -1,0 +1,74 @@
+"""Texts and shapes on which an artifact is compared with its original."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from packhorse.errors import TraceError
+from packhorse.onnx_session import Array
+
+TEXTS = (
+    "a",
+    "Where is my parcel?",
+    "The quick brown fox jumps over the lazy dog.",
+    "I am very happy with the service.",
+    "This is the worst film that I have seen in years.",
+    "Please send me the invoice of last month as a PDF.",
+    "The meeting is moved to Thursday at half past nine.",
+    "Berlin is the capital of Germany and lies on the river Spree.",
+    "How long does it take to boil an egg?",
+    "Stocks fell sharply after the central bank raised its rates by half a point.",
+    "The patient reports mild pain in the left knee since Tuesday.",
+    "def add(a, b): return a + b",
+    "Wer reitet so spät durch Nacht und Wind?",
+    "Il pleut depuis trois jours.",
+    "おはようございます",
+    "No.",
+    "The battery of my phone is empty after two hours, although it is new.",
+    "Our team won three to one in the second half.",
+    "Mix flour, sugar and butter, then bake for forty minutes.",
+    "She opened the door, saw nobody, and closed it again.",
+    "e-mail: someone@example.com, phone +49 30 1234567",
+    "An apple a day keeps the doctor away.",
+    "The train was late; nevertheless we arrived in time for the concert.",
+    "What is the difference between a violin and a viola?",
+)
+"""Texts of many kinds, for models that come without samples of their own."""
+
+SHAPES = ((1, 1), (2, 5), (3, 16), (8, 9), (2, 128))
+"""(batch, tokens) that every artifact of free shape must take, beside its longest length."""
+
+
+def read_texts(path: Path | None) -> list[str]:
+    """Return the texts of a samples file, one a line, or the built-in ones.
+
+    Raises:
+        TraceError: The file is missing, empty or not UTF-8.
+    """
+    if path is None:
+        return list(TEXTS)
+    try:
+        lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as err:
+        raise TraceError(f"samples {path} cannot be read: {err}") from err
+    texts = [line for line in lines if line]
+    if not texts:
+        raise TraceError(f"samples {path} holds no text: write one a line, or leave samples out")
+    return texts
+
+
+def random_batch(batch: int, tokens: int, vocabulary: int) -> dict[str, Array]:
+    """Make token arrays (batch, tokens) whose rows end in padding, except the first."""
+    draw = np.random.default_rng(batch * 1000 + tokens)
+    ids = draw.integers(0, vocabulary, (batch, tokens), dtype=np.int64)
+    mask = np.ones_like(ids)
+    for row in range(1, batch):
+        mask[row, max(1, tokens * (batch - row) // batch) :] = 0
+    return with_types(ids, mask)
+
+
+def with_types(ids: Array, mask: Array) -> dict[str, Array]:
+    """Name the arrays as graphs do; the third is zeros, as for single texts."""
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
