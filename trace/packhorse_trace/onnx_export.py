@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -46,7 +46,7 @@ def export_graph(eager: EagerModel) -> onnx.ModelProto:
             torch.onnx.export(
                 eager.module,
                 tuple(sample[name] for name in eager.inputs),
-                buffer,  # type: ignore[arg-type] — a buffer is taken by this exporter
+                cast(Any, buffer),  # declared as a path; this exporter takes a buffer too
                 input_names=eager.inputs,
                 output_names=[eager.module.output],
                 dynamic_axes=axes,

@@ -1,0 +1,85 @@
+"""`packhorse deploy`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+
+import click
+
+from packhorse.errors import InvalidInput
+from packhorse.settings import load_settings, setting_options
+
+
+@click.group("deploy")
+def deploy() -> None:
+    """Start, inspect and stop the servers of a plan.
+
+    \b
+    Examples:
+      packhorse deploy up
+      packhorse deploy status
+      packhorse deploy logs cpu-0 --follow
+      packhorse deploy down
+    """
+
+
+@deploy.command("up")
+@setting_options("plan", "runtime", "store", "cache", "host", "port", "management_port")
+def up(**flags: object) -> None:
+    """Start the plan's servers and wait until they are ready.
+
+    Servers that run already as the plan wants them are left alone, the others are replaced.
+    """
+    from packhorse.plan import load_plan
+    from packhorse_deploy.runtime import runtime_for
+
+    settings = load_settings(flags)
+    deployment = runtime_for(settings.runtime).up(load_plan(settings.plan), settings)
+    for name, server in deployment.servers.items():
+        click.echo(f"{name} ready at {server.url} with {len(server.models)} models", err=True)
+
+
+@deploy.command("status")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def status(as_json: bool) -> None:
+    """Say how every server is; exit code 1 if any is not ready."""
+    from packhorse.deployment import load_deployment
+    from packhorse_deploy.runtime import runtime_for
+
+    deployment = load_deployment()
+    rows = runtime_for(deployment.runtime).status(deployment)
+    if as_json:
+        click.echo(json.dumps({"servers": [dataclasses.asdict(row) for row in rows]}))
+    else:
+        for row in rows:
+            click.echo(f"{row.name:<10} {row.state:<9} {row.url:<24} {row.detail}")
+    if any(row.state != "ready" for row in rows):
+        sys.exit(1)
+
+
+@deploy.command("logs")
+@click.argument("server")
+@click.option("--follow", "-f", is_flag=True, help="Go on as the log grows.")
+def logs(server: str, follow: bool) -> None:
+    """Print a server's log."""
+    from packhorse_deploy.runtime import runtime_for
+
+    for line in runtime_for(load_settings().runtime).logs(server, follow):
+        click.echo(line)
+
+
+@deploy.command("down")
+def down() -> None:
+    """Stop what `up` started; requests under way are finished."""
+    from packhorse.deployment import load_deployment
+    from packhorse_deploy.runtime import runtime_for
+
+    try:
+        deployment = load_deployment()
+    except InvalidInput:
+        click.echo("nothing is deployed", err=True)
+        return
+    runtime_for(deployment.runtime).down(deployment)
+    click.echo(f"stopped {', '.join(deployment.servers)}", err=True)

@@ -1,0 +1,109 @@
+"""Whom to ask: every model of a deployment, or of one server by its URL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+
+from packhorse.deployment import load_deployment
+from packhorse.errors import DeployError, InvalidInput
+from packhorse.plan import Plan, load_plan
+
+TEXTS = (
+    "Where is my parcel?",
+    "I would like to return the shoes that I bought last week.",
+    "The payment failed twice, what should I do?",
+    "Please send me the invoice of my last order as a PDF.",
+    "When do you open on Sunday?",
+    "My password does not work any more and the reset mail never came.",
+)
+"""What is asked where no texts are given."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model and the URL that answers for it."""
+
+    model_id: str
+    url: str
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """What is tested.
+
+    Attributes:
+        instances: Servers behind the targets.
+        usd_per_hour: From the plan; None where there is none.
+    """
+
+    targets: list[Target]
+    instances: int
+    usd_per_hour: float | None
+
+
+def find_fleet(url: str | None, plan_file: Path) -> Fleet:
+    """Find the models to ask.
+
+    Args:
+        url: A server; None for what is deployed here.
+        plan_file: The plan that says what the fleet costs, if it exists.
+
+    Raises:
+        DeployError: The server does not answer.
+        InvalidInput: Nothing is deployed, or no model is served.
+    """
+    plan = load_plan(plan_file) if plan_file.exists() else None
+    if url is not None:
+        base = url.rstrip("/")
+        targets = [Target(name, predict_url(base, name)) for name in _served(base)]
+        instances, price = 1, None
+    else:
+        deployment = load_deployment()
+        targets = [
+            Target(name, predict_url(deployment.router_url or server.url, name))
+            for server in deployment.servers.values()
+            for name in server.models
+        ]
+        instances, price = len(deployment.servers), _price(plan)
+    if not targets:
+        raise InvalidInput("no model is served there: deploy a plan that has some")
+    return Fleet(targets, instances, price)
+
+
+def predict_url(base: str, model_id: str) -> str:
+    """Return the URL at which a model answers."""
+    return f"{base}/predictions/{quote(model_id)}"
+
+
+def read_texts(path: Path | None) -> list[str]:
+    """Return the texts of a file, one a line, or the built-in ones.
+
+    Raises:
+        InvalidInput: The file is missing or holds no text.
+    """
+    if path is None:
+        return list(TEXTS)
+    try:
+        texts = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as err:
+        raise InvalidInput(f"texts {path} cannot be read: {err}") from err
+    if not texts:
+        raise InvalidInput(f"texts {path} holds no text: write one a line")
+    return texts
+
+
+def _served(base: str) -> list[str]:
+    try:
+        response = httpx.get(f"{base}/models", timeout=10)
+        response.raise_for_status()
+        return [str(row["id"]) for row in response.json()["models"]]
+    except (httpx.HTTPError, ValueError, KeyError) as err:
+        raise DeployError(f"{base} does not list its models: {type(err).__name__}: {err}") from err
+
+
+def _price(plan: Plan | None) -> float | None:
+    return plan.fleet.usd_per_hour if plan else None

@@ -1,0 +1,71 @@
+"""What models need, in whole bytes and whole micro-shares of a lane, rounded up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from packhorse.artifact import Artifact
+from packhorse.catalog import ModelSpec
+from packhorse.errors import InvalidInput
+from packhorse.plan import PlannedModel
+from packhorse.store.repository import Repository
+from packhorse.units import MICRO
+
+CPU_VARIANTS = {"int8": "cpu-int8", "fp32": "cpu-fp32"}
+
+
+@dataclass(frozen=True)
+class Item:
+    """One replica of a model.
+
+    Attributes:
+        compute_micro: Micro-shares of a lane on the machine that measured.
+    """
+
+    model: PlannedModel
+    memory_bytes: int
+    compute_micro: int
+
+    @property
+    def id(self) -> str:
+        """The model's id; replicas share it, and may not share a server."""
+        return self.model.id
+
+
+def read_needs(specs: Sequence[ModelSpec], repository: Repository) -> list[Item]:
+    """Look up every model's measured cost.
+
+    Raises:
+        InvalidInput: A model is not in the store, or none of its processors can be packed.
+    """
+    items = []
+    for spec in specs:
+        artifact = _artifact(spec, repository)
+        model = PlannedModel(spec.id, artifact.version, artifact.variant, spec.pinned)
+        for _ in range(spec.replicas):
+            items.append(make_item(model, artifact, spec))
+    return items
+
+
+def make_item(model: PlannedModel, artifact: Artifact, spec: ModelSpec) -> Item:
+    """Turn a cost record and an expected rate into one replica's need."""
+    seconds = Fraction(artifact.cost.seconds_at(spec.sequence_length))
+    rate = Fraction(str(spec.expected_rps)) / spec.replicas
+    return Item(
+        model,
+        artifact.cost.private_bytes + artifact.cost.file_bytes,
+        math.ceil(seconds * rate * MICRO),
+    )
+
+
+def _artifact(spec: ModelSpec, repository: Repository) -> Artifact:
+    variant = CPU_VARIANTS.get(spec.precision)
+    if "cpu" not in spec.processors or variant is None:
+        raise InvalidInput(
+            f"model {spec.id!r} ({spec.where}) is for {', '.join(spec.processors)} in "
+            f"{spec.precision}: this version packs cpu models in fp32 or int8"
+        )
+    return repository.artifact(spec.id, spec.version or repository.latest(spec.id), variant)

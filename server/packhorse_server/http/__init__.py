@@ -1,0 +1,1 @@
+"""HTTP over the engine: thin, and the only place that knows status codes."""

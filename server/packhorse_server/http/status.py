@@ -1,0 +1,141 @@
+"""What a cluster, a monitor and a person ask of a server: probes, metrics, models, a page."""
+
+from __future__ import annotations
+
+import html
+import time
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from packhorse import __version__
+from packhorse.units import format_bytes
+from packhorse_server.engine import Engine
+from packhorse_server.registry import Entry, State
+
+
+def status(engine: Engine) -> APIRouter:
+    """Make the routes."""
+    router = APIRouter(tags=["status"])
+
+    @router.get("/livez", summary="Whether the process answers at all")
+    async def livez() -> JSONResponse:
+        return JSONResponse({"alive": True})
+
+    @router.get("/readyz", summary="Whether new requests should be sent here")
+    async def readyz() -> JSONResponse:
+        readiness = engine.readiness()
+        return JSONResponse(
+            {"ready": readiness.ready, "reason": readiness.reason}, 200 if readiness.ready else 503
+        )
+
+    @router.get("/ping", summary="TorchServe's health check")
+    async def ping() -> JSONResponse:
+        if engine.readiness().ready:
+            return JSONResponse({"status": "Healthy"})
+        return JSONResponse({"status": "Unhealthy"}, 503)
+
+    @router.get("/startupz", summary="How far loading has come")
+    async def startupz() -> JSONResponse:
+        progress = startup_progress(engine)
+        return JSONResponse(progress, 200 if progress["started"] else 503)
+
+    @router.get("/metrics", summary="Prometheus metrics")
+    async def metrics() -> Response:
+        return Response(engine.metrics.render(), media_type="text/plain; version=0.0.4")
+
+    @router.get("/models", summary="The models of this server")
+    async def models() -> JSONResponse:
+        return JSONResponse({"models": [model_row(entry) for entry in engine.registry]})
+
+    @router.get("/", include_in_schema=False)
+    async def page() -> HTMLResponse:
+        return HTMLResponse(status_page(engine))
+
+    return router
+
+
+def startup_progress(engine: Engine) -> dict[str, Any]:
+    """Count what has been tried once; the ETA assumes that the rest takes as long each."""
+    total = len(engine.registry)
+    tried = sum(e.state is State.AVAILABLE or e.attempts > 0 for e in engine.registry)
+    elapsed = time.monotonic() - engine.started_at
+    return {
+        "started": total > 0 and tried == total,
+        "models": total,
+        "available": engine.count(State.AVAILABLE),
+        "quarantined": engine.count(State.QUARANTINED),
+        "eta_seconds": round(elapsed / tried * (total - tried), 1) if tried else None,
+    }
+
+
+def model_row(entry: Entry) -> dict[str, Any]:
+    """Describe a model (DESIGN 12.4)."""
+    artifact = entry.artifact
+    return {
+        "id": entry.id,
+        "version": artifact.version if artifact else entry.version,
+        "variant": artifact.variant if artifact else entry.variant,
+        "task": artifact.task if artifact else None,
+        "state": entry.state.value,
+        "reason": entry.reason,
+        "resident_bytes": resident_bytes(entry),
+    }
+
+
+def resident_bytes(entry: Entry) -> int:
+    """Bytes that a loaded model uses, those that it shares included."""
+    if entry.model is None:
+        return 0
+    cost = entry.model.artifact.cost
+    return cost.private_bytes + cost.file_bytes
+
+
+def status_page(engine: Engine) -> str:
+    """Render the page at `/`; it refreshes itself."""
+    readiness = engine.readiness()
+    rows = []
+    for entry in sorted(engine.registry, key=lambda e: e.id):
+        row = model_row(entry)
+        mean = f"{entry.request_seconds / entry.requests * 1e3:.1f} ms" if entry.requests else "-"
+        cells = (
+            entry.id, row["version"] or "", row["variant"] or "", row["task"] or "",
+            row["state"], format_bytes(row["resident_bytes"]), f"{entry.requests}", mean,
+            row["reason"],
+        )  # fmt: skip
+        tds = "".join(f"<td>{html.escape(str(cell))}</td>" for cell in cells)
+        rows.append(f'<tr class="{row["state"]}">{tds}</tr>')
+    heads = "".join(
+        f"<th>{name}</th>"
+        for name in ("model", "version", "variant", "task", "state", "bytes", "requests",
+                     "mean latency", "reason")
+    )  # fmt: skip
+    memory = (
+        f"{format_bytes(engine.residency.resident_bytes)} of "
+        f"{format_bytes(engine.residency.budget_bytes)} held"
+    )
+    return (
+        "<!doctype html><html lang=en><head><meta charset=utf-8>"
+        '<meta name=viewport content="width=device-width, initial-scale=1">'
+        f"<meta http-equiv=refresh content=2><title>packhorse</title><style>{_STYLE}</style></head>"
+        f"<body><h1>packhorse <small>{__version__}</small></h1>"
+        f"<p class={'ready' if readiness.ready else 'unready'}>"
+        f"{'ready' if readiness.ready else 'not ready'}: {html.escape(readiness.reason)}</p>"
+        f"<p>{memory}; {engine.scheduler.lanes} lanes; {sum(e.in_flight for e in engine.registry)} "
+        'requests in flight. <a href="/docs">API</a> · <a href="/metrics">metrics</a></p>'
+        f"<div><table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        "</body></html>"
+    )
+
+
+_STYLE = """
+body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:80rem;padding:0 1rem}
+h1 small{font-weight:400;color:#777}.ready{color:#176f2c}.unready{color:#a40}
+div{overflow-x:auto}table{border-collapse:collapse;width:100%}
+th,td{text-align:left;padding:.3rem .7rem;border-bottom:1px solid #ddd;white-space:nowrap}
+td:last-child{white-space:normal}tr.quarantined td{color:#a40}
+tr.loading td,tr.pending td{color:#777}
+@media(prefers-color-scheme:dark){body{background:#161616;color:#ddd}th,td{border-color:#333}
+a{color:#8ab4f8}.ready{color:#6fcf8a}.unready,tr.quarantined td{color:#ffa366}}
+"""

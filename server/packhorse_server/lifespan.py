@@ -1,0 +1,113 @@
+"""Running the server: ports, start, and an end in which no accepted request is lost.
+
+On SIGTERM the server turns unready and goes on serving through the drain window, so that load
+balancers stop sending first; then it closes its ports, finishes what it accepted, and exits 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import signal
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+
+from packhorse.errors import DeployError
+from packhorse.settings import Settings
+from packhorse_server.engine import Engine
+from packhorse_server.http.app import serving_app
+from packhorse_server.http.management import management_app
+
+log = logging.getLogger(__name__)
+
+
+class Listener(uvicorn.Server):
+    """A uvicorn server that leaves signals to us: there are two of them in this process."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Do nothing, where uvicorn would take SIGTERM as "close at once"."""
+        yield
+
+
+def serve(engine: Engine, settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Raises:
+        DeployError: A port is taken.
+    """
+    sockets = [bind(settings.host, settings.port, "--port")]
+    management_socket = None
+    if settings.management_port:
+        management_socket = bind("127.0.0.1", settings.management_port, "--management-port")
+    asyncio.run(_run(engine, settings, sockets, management_socket))
+
+
+async def _run(
+    engine: Engine,
+    settings: Settings,
+    sockets: list[socket.socket],
+    management_socket: socket.socket | None,
+) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    listeners = [Listener(_config(serving_app(engine)))]
+    runs = [asyncio.create_task(listeners[0].serve(sockets))]
+    if management_socket is not None:
+        token = settings.management_token or secrets.token_urlsafe(24)
+        if not settings.management_token:
+            log.info("management port=%d token=%s", settings.management_port, token)
+        listeners.append(Listener(_config(management_app(engine, token))))
+        runs.append(asyncio.create_task(listeners[1].serve([management_socket])))
+    await engine.start()
+    log.info("listening host=%s port=%d models=%d", settings.host, settings.port,
+             len(engine.registry))  # fmt: skip
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait([stopped, *runs], return_when=asyncio.FIRST_COMPLETED)
+    if stop.is_set():
+        engine.draining = True
+        log.info("draining seconds=%g", settings.drain_seconds)
+        stop.clear()
+        with contextlib.suppress(asyncio.TimeoutError):  # a second signal ends the window
+            await asyncio.wait_for(stop.wait(), settings.drain_seconds)
+    stopped.cancel()
+    for listener in listeners:
+        listener.should_exit = True
+    await asyncio.gather(*runs, return_exceptions=True)
+    await engine.stop()
+    log.info("stopped")
+
+
+def _config(app: object) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        access_log=False, log_config=None, lifespan="off", server_header=False,
+        timeout_keep_alive=75,
+    )  # fmt: skip
+
+
+def bind(host: str, port: int, flag: str) -> socket.socket:
+    """Take a port before anything slow begins.
+
+    Raises:
+        DeployError: It is taken, or the address is not this machine's.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(2048)
+    except OSError as err:
+        sock.close()
+        raise DeployError(
+            f"cannot listen on {host}:{port}: {err.strerror}: stop what uses it (make stop), "
+            f"or choose another {flag}"
+        ) from err
+    return sock

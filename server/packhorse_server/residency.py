@@ -1,0 +1,134 @@
+"""Which models are in memory: a ledger of bytes against a budget.
+
+What models share through the page cache is counted once. Where the budget is short, the model
+that was used longest ago gives way, unless it is pinned or answering.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+
+from packhorse.artifact import Artifact
+from packhorse.errors import DoesNotFit
+from packhorse_server.model import Model
+from packhorse_server.registry import Entry
+
+ROOM_POLL_S = 0.01
+"""How often a load that needs room looks whether a request has ended meanwhile."""
+
+
+class Residency:
+    """The ledger, and the loads and evictions that keep it under budget.
+
+    All methods run on the event loop; only `load` and `unload` do their work elsewhere.
+    """
+
+    def __init__(
+        self,
+        budget_bytes: int,
+        entries: Iterable[Entry],
+        load: Callable[[Entry], Awaitable[Model]],
+        unload: Callable[[Model], Awaitable[None]],
+        clock: Callable[[], float],
+    ) -> None:
+        self.budget_bytes = budget_bytes
+        self.evictions = 0
+        self.ages_at_eviction: Callable[[float], None] = lambda age: None
+        self._entries, self._clock = entries, clock
+        self._load, self._unload = load, unload
+        self._private_bytes: dict[str, int] = {}
+        self._shared: Counter[str] = Counter()
+        self._blob_bytes: dict[str, int] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._room = asyncio.Lock()
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes that loaded models hold, shared ones once."""
+        return sum(self._private_bytes.values()) + sum(
+            self._blob_bytes[digest] for digest, users in self._shared.items() if users
+        )
+
+    @asynccontextmanager
+    async def using(self, entry: Entry) -> AsyncIterator[tuple[Model, bool]]:
+        """Hold a model in memory for a block, loading it first if need be.
+
+        Yields:
+            The model, and whether it was cold.
+
+        Raises:
+            DoesNotFit: It is larger than the budget that pinned models leave.
+        """
+        entry.in_flight += 1
+        try:
+            model, cold = entry.model, False
+            if model is None:
+                async with self._locks.setdefault(entry.id, asyncio.Lock()):
+                    model = entry.model
+                    if model is None:
+                        model, cold = await self._make_resident(entry), True
+            entry.last_used = self._clock()
+            yield model, cold
+        finally:
+            entry.in_flight -= 1
+
+    async def evict(self, entry: Entry) -> None:
+        """Take a model out of memory, whose requests have ended."""
+        model, entry.model = entry.model, None
+        if model is not None:
+            self._strike(model.artifact)
+            await self._unload(model)
+
+    async def _make_resident(self, entry: Entry) -> Model:
+        artifact = entry.artifact
+        if artifact is None:
+            raise RuntimeError(f"{entry.id} is made resident before it was pulled: this is a bug")
+        async with self._room:
+            await self._make_room(entry, artifact)
+            self._enter(artifact)
+        try:
+            entry.model = await self._load(entry)
+        except BaseException:
+            self._strike(artifact)
+            raise
+        return entry.model
+
+    async def _make_room(self, entry: Entry, artifact: Artifact) -> None:
+        while self.resident_bytes + self._need(artifact) > self.budget_bytes:
+            loaded = [e for e in self._entries if e.model is not None and e is not entry]
+            movable = [e for e in loaded if not e.pinned]
+            if not movable:
+                raise DoesNotFit(
+                    entry.id,
+                    self._need(artifact),
+                    self.budget_bytes - self.resident_bytes,
+                    "this server's memory budget",
+                )
+            idle = [e for e in movable if not e.in_flight]
+            if not idle:
+                await asyncio.sleep(ROOM_POLL_S)
+                continue
+            victim = min(idle, key=lambda e: e.last_used)
+            self.evictions += 1
+            self.ages_at_eviction(self._clock() - victim.last_used)
+            await self.evict(victim)
+
+    def _need(self, artifact: Artifact) -> int:
+        blobs = {blob.sha256: blob.bytes for blob in artifact.cost.shared}
+        return artifact.cost.private_bytes + sum(
+            size for digest, size in blobs.items() if not self._shared[digest]
+        )
+
+    def _enter(self, artifact: Artifact) -> None:
+        self._private_bytes[artifact.id] = artifact.cost.private_bytes
+        for blob in artifact.cost.shared:
+            self._shared[blob.sha256] += 1
+            self._blob_bytes[blob.sha256] = blob.bytes
+
+    def _strike(self, artifact: Artifact) -> None:
+        self._private_bytes.pop(artifact.id, None)
+        for blob in artifact.cost.shared:
+            self._shared[blob.sha256] -= 1
