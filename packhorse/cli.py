@@ -13,7 +13,6 @@ from packhorse import __version__
 from packhorse.errors import MissingPackage, PackhorseError
 
 SUMMARIES = {
-    "build": "Make the container image of an instance family.",
     "deploy": "Start, inspect and stop the servers of a plan.",
     "models": "List, show and verify the models in the store.",
     "pack": "Decide which models share which machine, at the least cost.",

@@ -54,7 +54,8 @@ class Settings(BaseModel):
     min_label_agreement: float = Field(
         0.98, ge=0, le=1,
         description="Share of sample texts whose label must survive int8; below it, `trace` "
-        "refuses the model. Give a model `samples` of its own texts to make this meaningful.",
+        "refuses the model (rounded up to whole texts). Give a model `samples` of its own texts to "
+        "make this meaningful.",
     )  # fmt: skip
     min_cosine: float = Field(
         0.95, ge=-1, le=1,

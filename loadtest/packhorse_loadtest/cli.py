@@ -124,11 +124,12 @@ def _parse_condition(text: str) -> tuple[str, float]:
 def _broken(report: Report, name: str, limit: float) -> str:
     """Say how a condition is broken; empty where it is not."""
     if name == "errors":
-        found = float(sum(report.errors.values()) + report.requests.unfinished)
-        return f"errors are {found:.0f}, allowed are {limit:.0f}" if found > limit else ""
+        total = float(sum(report.errors.values()) + report.requests.unfinished)
+        return f"errors are {total:.0f}, allowed are {limit:.0f}" if total > limit else ""
     value: float | None = getattr(report.latency_ms, name)
     if value is None or value > limit:
-        return f"{name} is {'unknown' if value is None else f'{value:.1f} ms'}, allowed are {limit:g} ms"
+        found_ms = "unknown" if value is None else f"{value:.1f} ms"
+        return f"{name} is {found_ms}, allowed are {limit:g} ms"
     return ""
 
 

@@ -77,8 +77,9 @@ class Recorder:
         if fleet.usd_per_hour is not None and throughput:
             price = round(fleet.usd_per_hour / 3600 / throughput * 1e6, 6)
         everything = _histogram()
-        everything.add(self._warm)
-        everything.add(self._cold)
+        for seen in (self._warm, self._cold):
+            if seen.get_total_count():  # adding an empty one would set the minimum to zero
+                everything.add(seen)
         models = len({target.model_id for target in fleet.targets})
         return Report(
             throughput_rps=round(throughput, 3),

@@ -99,7 +99,9 @@ def bind(host: str, port: int, flag: str) -> socket.socket:
         DeployError: It is taken, or the address is not this machine's.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    # The protocol is named because the event loop turns Nagle's algorithm off only where it is:
+    # without, every answer on a kept connection came 40 ms late (measured).
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((host, port))
