@@ -10,9 +10,9 @@ import glob
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from packhorse.document import Document
 from packhorse.errors import InvalidInput
@@ -52,13 +52,8 @@ class Entry(Defaults):
 
     id: str
     source: str
-    version: str | None = None
+    version: Annotated[str, AfterValidator(check_version)] | None = None
     repeat: int | None = Field(None, ge=1, le=1_000_000)
-
-    @field_validator("version")
-    @classmethod
-    def _version(cls, version: str | None, info: ValidationInfo) -> str | None:
-        return None if version is None else _as_value_error(check_version, version)
 
 
 class CatalogFile(BaseModel):
@@ -190,11 +185,3 @@ def _spec(
 def _located(root: Path, source: str) -> str:
     path = root / source
     return str(path) if path.exists() or source.startswith((".", "/", "~")) else source
-
-
-def _as_value_error(check: Any, value: str) -> str:
-    """Let pydantic see our error as its own kind, so that it gets a line."""
-    try:
-        return str(check(value))
-    except InvalidInput as err:
-        raise ValueError(str(err)) from err

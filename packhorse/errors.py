@@ -39,8 +39,11 @@ class PackhorseError(Exception):
     retry_after_s: int | None = None
 
 
-class InvalidInput(PackhorseError):
-    """What a person or a client wrote is wrong."""
+class InvalidInput(PackhorseError, ValueError):
+    """What a person or a client wrote is wrong.
+
+    A ValueError too, so that a validator of a settings or catalog field may raise it.
+    """
 
     code = "invalid_input"
 

@@ -82,9 +82,9 @@ def show_savings() -> None:
     blobs = {file.sha256: file.bytes for artifact in found for file in artifact.files}
     held = sum(blobs.values())
     print(
-        f"\nThe store holds {len(found)} model versions in {format_bytes(held)}; each with files of its "
-        f"own, they would take {format_bytes(apart)}. Saved: {1 - held / apart:.0%}, and as much in "
-        "the server's cache."
+        f"\nThe store holds {len(found)} model versions in {format_bytes(held)}; each with files of "
+        f"its own, they would take {format_bytes(apart)}. Saved: {1 - held / apart:.0%}, and as much "
+        "in the server's cache."
     )
 
 
