@@ -13,8 +13,8 @@ from packhorse import __version__, protocol
 from packhorse.errors import PackhorseError
 from packhorse_server.engine import Engine
 from packhorse_server.http.errors import on_any_error, on_http_error, on_packhorse_error
-from packhorse_server.http.predictions import predictions
-from packhorse_server.http.status import status
+from packhorse_server.http.predictions import add_predictions
+from packhorse_server.http.status import add_status
 
 _SAFE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
@@ -54,6 +54,6 @@ def serving_app(engine: Engine) -> FastAPI:
     app.add_exception_handler(404, on_http_error)
     app.add_exception_handler(405, on_http_error)
     app.add_exception_handler(Exception, on_any_error)
-    app.include_router(predictions(engine))
-    app.include_router(status(engine))
+    add_predictions(app, engine)
+    add_status(app, engine)
     return app

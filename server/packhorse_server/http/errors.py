@@ -25,6 +25,8 @@ STATUS = {
     "deadline_exceeded": 504,
     "does_not_fit": 507,
 }
+BODY_UNREAD = frozenset({"body_too_large", "unsupported_media_type"})
+"""Errors found before the body's end: the connection is closed, or the client would go on sending."""
 JSON = "application/json"
 
 
@@ -34,7 +36,9 @@ def error_response(err: PackhorseError) -> Response:
     if status is None:
         log.error("unexpected error in a request", exc_info=err)
         return plain_error(500, "internal", "the server failed: its log says why")
-    headers = {"Retry-After": str(err.retry_after_s)} if err.retry_after_s else None
+    headers = {"Retry-After": str(err.retry_after_s)} if err.retry_after_s else {}
+    if err.code in BODY_UNREAD:
+        headers["Connection"] = "close"
     return Response(error_answer(err), status, headers, JSON)
 
 

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import orjson
-from fastapi import APIRouter
+from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -79,12 +79,12 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
-def predictions(engine: Engine) -> APIRouter:
-    """Make the routes."""
-    router = APIRouter(tags=["predictions"])
+def add_predictions(app: FastAPI, engine: Engine) -> None:
+    """Add the routes."""
 
-    @router.post(
+    @app.post(
         "/predictions/{model_id:path}",
+        tags=["predictions"],
         summary="Ask a model",
         responses=_RESPONSES,
         openapi_extra={**_BODY, "parameters": _HEADERS},
@@ -96,8 +96,9 @@ def predictions(engine: Engine) -> APIRouter:
 
         return await _answer(engine, model_id, request, read)
 
-    @router.get(
+    @app.get(
         "/predictions/{model_id:path}",
+        tags=["predictions"],
         summary="Ask a model from a browser or curl",
         responses=_RESPONSES,
         openapi_extra={"parameters": _QUERY + _HEADERS},
@@ -107,8 +108,6 @@ def predictions(engine: Engine) -> APIRouter:
             return protocol.query_request(dict(request.query_params))
 
         return await _answer(engine, model_id, request, read)
-
-    return router
 
 
 async def _answer(engine: Engine, model_id: str, request: Request, read: Any) -> Response:

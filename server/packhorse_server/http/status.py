@@ -6,7 +6,7 @@ import html
 import time
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import FastAPI
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from packhorse import __version__
@@ -15,45 +15,42 @@ from packhorse_server.engine import Engine
 from packhorse_server.registry import Entry, State
 
 
-def status(engine: Engine) -> APIRouter:
-    """Make the routes."""
-    router = APIRouter(tags=["status"])
+def add_status(app: FastAPI, engine: Engine) -> None:
+    """Add the routes."""
 
-    @router.get("/livez", summary="Whether the process answers at all")
+    @app.get("/livez", tags=["status"], summary="Whether the process answers at all")
     async def livez() -> JSONResponse:
         return JSONResponse({"alive": True})
 
-    @router.get("/readyz", summary="Whether new requests should be sent here")
+    @app.get("/readyz", tags=["status"], summary="Whether new requests should be sent here")
     async def readyz() -> JSONResponse:
         readiness = engine.readiness()
         return JSONResponse(
             {"ready": readiness.ready, "reason": readiness.reason}, 200 if readiness.ready else 503
         )
 
-    @router.get("/ping", summary="TorchServe's health check")
+    @app.get("/ping", tags=["status"], summary="TorchServe's health check")
     async def ping() -> JSONResponse:
         if engine.readiness().ready:
             return JSONResponse({"status": "Healthy"})
         return JSONResponse({"status": "Unhealthy"}, 503)
 
-    @router.get("/startupz", summary="How far loading has come")
+    @app.get("/startupz", tags=["status"], summary="How far loading has come")
     async def startupz() -> JSONResponse:
         progress = startup_progress(engine)
         return JSONResponse(progress, 200 if progress["started"] else 503)
 
-    @router.get("/metrics", summary="Prometheus metrics")
+    @app.get("/metrics", tags=["status"], summary="Prometheus metrics")
     async def metrics() -> Response:
         return Response(engine.metrics.render(), media_type="text/plain; version=0.0.4")
 
-    @router.get("/models", summary="The models of this server")
+    @app.get("/models", tags=["status"], summary="The models of this server")
     async def models() -> JSONResponse:
         return JSONResponse({"models": [model_row(entry) for entry in engine.registry]})
 
-    @router.get("/", include_in_schema=False)
+    @app.get("/", include_in_schema=False)
     async def page() -> HTMLResponse:
         return HTMLResponse(status_page(engine))
-
-    return router
 
 
 def startup_progress(engine: Engine) -> dict[str, Any]:
