@@ -81,10 +81,11 @@ def show_savings() -> None:
     apart = sum(artifact.total_bytes for artifact in found)
     blobs = {file.sha256: file.bytes for artifact in found for file in artifact.files}
     held = sum(blobs.values())
+    saved = f"{1 - held / apart:.0%}"
     print(
-        f"\nThe store holds {len(found)} model versions in {format_bytes(held)}; each with files of "
-        f"its own, they would take {format_bytes(apart)}. Saved: {1 - held / apart:.0%}, and as much "
-        "in the server's cache."
+        f"\nThe store holds {len(found)} model versions in {format_bytes(held)}; each with files "
+        f"of its own, they would take {format_bytes(apart)}. Saved: {saved}, and as much in the "
+        "server's cache."
     )
 
 

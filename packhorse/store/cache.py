@@ -46,7 +46,7 @@ class Cache:
         try:
             if path.stat().st_size == file.bytes:
                 return path
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             pass
         digest = hashlib.sha256()
         size = 0

@@ -98,16 +98,16 @@ class Residency:
 
     async def _make_room(self, entry: Entry, artifact: Artifact) -> None:
         while self.resident_bytes + self._need(artifact) > self.budget_bytes:
-            loaded = [e for e in self._entries if e.model is not None and e is not entry]
-            movable = [e for e in loaded if not e.pinned]
-            if not movable:
+            held = [e for e in self._entries if e.id in self._private_bytes and not e.pinned]
+            if not held:
                 raise DoesNotFit(
                     entry.id,
                     self._need(artifact),
                     self.budget_bytes - self.resident_bytes,
                     "this server's memory budget",
                 )
-            idle = [e for e in movable if not e.in_flight]
+            # One that is still loading is in flight too: whoever loads it holds it.
+            idle = [e for e in held if e.model is not None and not e.in_flight]
             if not idle:
                 await asyncio.sleep(ROOM_POLL_S)
                 continue

@@ -15,7 +15,6 @@ from packhorse.errors import InvalidInput
 from packhorse.onnx_session import Array
 from packhorse_server.tasks import Text
 
-
 _SPACE = re.compile(r"\s")
 
 

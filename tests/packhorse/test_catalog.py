@@ -39,7 +39,10 @@ def test_repeat_makes_as_many_models(tmp_path: Path) -> None:
 def test_a_glob_makes_a_model_of_every_match(tmp_path: Path) -> None:
     for name in ("b", "a.x", "{odd}"):
         (tmp_path / "models" / name).mkdir(parents=True)
-    text = "models: [{id: 'm/{i}', source: 'models/*', task: feature-extraction, samples: '{name}.txt'}]"
+    text = (
+        "models: [{id: 'm/{i}', source: 'models/*', task: feature-extraction, "
+        "samples: '{name}.txt'}]"
+    )
     specs = load_catalog(catalog(tmp_path, text))
     assert [Path(spec.source).name for spec in specs] == ["a.x", "b", "{odd}"]
     assert [spec.samples.name for spec in specs if spec.samples] == [

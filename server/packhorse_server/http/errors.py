@@ -26,7 +26,7 @@ STATUS = {
     "does_not_fit": 507,
 }
 BODY_UNREAD = frozenset({"body_too_large", "unsupported_media_type"})
-"""Errors found before the body's end: the connection is closed, or the client would go on sending."""
+"""Found before the body's end: the connection is closed, or the client would go on sending."""
 JSON = "application/json"
 
 
