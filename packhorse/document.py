@@ -73,7 +73,7 @@ class Document:
         try:
             return model.model_validate(value)
         except ValidationError as err:
-            where = (*at, *err.errors()[0]["loc"])
+            where = (*at, *_first(err)["loc"])
             raise self.error(where, describe(err, list(model.model_fields))) from err
 
     def _walk(self, node: yaml.Node, path: Path_) -> None:
@@ -97,10 +97,16 @@ class Document:
 
 def describe(err: ValidationError, known: list[str]) -> str:
     """Say in one line what pydantic found wrong first, and what would be right."""
-    first = err.errors()[0]
+    first = _first(err)
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         return f"unknown key {where!r}: known keys are {', '.join(sorted(known))}"
     if first["type"] == "missing":
         return f"{where!r} is missing: add it"
     return f"{where} = {first['input']!r}: {first['msg'].removeprefix('Value error, ')}"
+
+
+def _first(err: ValidationError) -> Any:
+    """The fault to name: an unknown key is often the misspelt one that another fault misses."""
+    faults = err.errors()
+    return next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])

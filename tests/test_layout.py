@@ -1,5 +1,6 @@
 """The shape of the repository (DESIGN section 1, STYLE sections 3 and 4)."""
 
+import itertools
 import subprocess
 from pathlib import Path
 
@@ -49,5 +50,5 @@ def test_the_readme_names_only_make_targets_that_exist() -> None:
         if ":" in line and line[:1].isalpha()
     }
     words = (ROOT / "README.md").read_text().replace("`", " ").split()
-    named = {after for word, after in zip(words, words[1:], strict=False) if word == "make"}
+    named = {after for word, after in itertools.pairwise(words) if word == "make"}
     assert {name.strip(".,;:)") for name in named} <= targets

@@ -63,6 +63,9 @@ def wait_ready(url: str, alive: Callable[[], bool], advance: Callable[[float], N
         if not alive():
             raise DeployError("the process ended: its log says why")
         if answer.status == 503 and _tried_all(url):
+            answer = ask_ready(url)  # the last model may have come between the two questions
+            if answer.status == 200:
+                return
             raise DeployError(answer.reason)
         if time.monotonic() > end:
             raise DeployError(f"not ready after {PATIENCE_S:.0f} s: {answer.reason}")

@@ -52,7 +52,7 @@ def read_needs(specs: Sequence[ModelSpec], repository: Repository) -> list[Item]
 
 def make_item(model: PlannedModel, artifact: Artifact, spec: ModelSpec) -> Item:
     """Turn a cost record and an expected rate into one replica's need."""
-    seconds = Fraction(artifact.cost.seconds_at(spec.sequence_length))
+    seconds = Fraction(str(artifact.cost.seconds_at(spec.sequence_length)))
     rate = Fraction(str(spec.expected_rps)) / spec.replicas
     return Item(
         model,

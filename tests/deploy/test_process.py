@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     for name in ("a", "b", "c"):
         publish(str(tmp_path / "s"), tmp_path / name, name, broken=name == "c")
     (tmp_path / "packhorse.yaml").write_text(
-        f"store: s\nport: {free_port()}\nmanagement_port: {free_port()}\n"
+        f"store: s\nport: {free_port()}\nmanagement_port: {free_port()}\ndrain_seconds: 0\n"
     )
     yield tmp_path
     run("deploy", "down", cwd=tmp_path)
