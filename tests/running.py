@@ -42,7 +42,7 @@ def running(
     store: str, cache: Path, models: list[str], wait: bool = True, **settings: object
 ) -> Iterator[Running]:
     """Serve models of a store until the block ends."""
-    chosen = Settings(store=store, cache=cache, **settings)  # type: ignore[arg-type]
+    chosen = Settings(store=store, cache=cache, **settings)
     sock = bind("127.0.0.1", 0, "--port")
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"
     started = threading.Event()

@@ -107,7 +107,7 @@ def train_head(classes: list[Any]) -> tuple[Any, Any]:
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
-    optimizer.step(closure)  # type: ignore[arg-type]
+    optimizer.step(closure)  # type: ignore[no-untyped-call]
     return weight.detach(), bias.detach()
 
 

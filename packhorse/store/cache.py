@@ -6,10 +6,13 @@ blob is checked while it is copied and appears under its name only when it is wh
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from packhorse.artifact import Artifact, File
@@ -42,11 +45,29 @@ class Cache:
         return folder
 
     def _blob(self, repository: Repository, artifact: Artifact, file: File) -> Path:
+        # Two that fetched one blob at once would leave it on disk twice, each linked somewhere.
+        with self._locked(file.sha256):
+            return self._fetch(repository, artifact, file)
+
+    @contextmanager
+    def _locked(self, sha256: str) -> Iterator[None]:
+        """Hold a lock between threads and processes, which the system frees if we are killed."""
+        path = self.folder / "locks" / sha256[:2]
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = path.open("a")
+        except OSError as err:
+            raise cannot_write(path, err) from err
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _fetch(self, repository: Repository, artifact: Artifact, file: File) -> Path:
         path = self.folder / blob_key(file.sha256)
         try:
             if path.stat().st_size == file.bytes:
                 return path
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
             pass
         digest = hashlib.sha256()
         size = 0

@@ -27,8 +27,8 @@ from packhorse_pack.needs import Item
 from packhorse_server.cli import serve
 from packhorse_server.http.errors import STATUS
 from tests.onnx_models import publish
+from tests.packhorse.test_cli import run
 from tests.running import running
-from tests.store.test_cli import run
 
 HERE = Path(__file__).parent
 

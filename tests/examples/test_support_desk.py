@@ -35,7 +35,7 @@ def specs() -> list[ModelSpec]:
 @pytest.fixture(scope="module")
 def artifacts(
     specs: list[ModelSpec], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Path, list[Artifact]]]:
+) -> tuple[Path, list[Artifact]]:
     folder = tmp_path_factory.mktemp("support_desk")
     repository = Repository.open(str(folder / "s"))
     repository.objects.prepare()
@@ -45,7 +45,7 @@ def artifacts(
     assert [result.reason for result in results if result.reason] == []
     found = [record for _, record in repository.artifacts() if isinstance(record, Artifact)]
     assert len(found) == 22
-    yield folder, found
+    return folder, found
 
 
 @pytest.fixture(scope="module")

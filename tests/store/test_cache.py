@@ -1,10 +1,13 @@
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from packhorse.errors import Corrupt
 from packhorse.ids import blob_key
 from packhorse.store.cache import Cache
+from packhorse.store.local import LocalObjects
 from packhorse.store.repository import Repository
 from tests.onnx_models import publish
 
@@ -33,7 +36,7 @@ def test_a_blob_that_is_not_what_it_should_be_never_gets_its_name(tmp_path: Path
     path.write_bytes(b"\1" + path.read_bytes()[1:])
     with pytest.raises(Corrupt, match="model 'a': model.onnx: blob .* publish the model again"):
         Cache(tmp_path / "c").pull(Repository.open(str(tmp_path / "s")), artifact)
-    assert not any(p.is_file() for p in (tmp_path / "c").rglob("*"))
+    assert not any(p.is_file() for p in (tmp_path / "c/blobs").rglob("*"))
 
 
 def test_a_truncated_blob_in_the_cache_is_pulled_again(tmp_path: Path) -> None:
@@ -52,3 +55,21 @@ def test_a_model_that_is_there_is_not_written_again(tmp_path: Path) -> None:
     repository, cache = Repository.open(str(tmp_path / "s")), Cache(tmp_path / "c")
     inode = (cache.pull(repository, artifact) / "model.onnx").stat().st_ino
     assert (cache.pull(repository, artifact) / "model.onnx").stat().st_ino == inode
+
+
+def test_pulling_one_blob_from_many_threads_fetches_it_once(tmp_path: Path) -> None:
+    store = str(tmp_path / "s")
+    artifacts = [publish(store, tmp_path / name, name) for name in "abcdefgh"]
+    fetched: list[str] = []
+
+    class Counting(LocalObjects):
+        def open(self, key: str) -> BinaryIO:
+            fetched.append(key)
+            return super().open(key)
+
+    repository = Repository(Counting(tmp_path / "s"))
+    with ThreadPoolExecutor(8) as pool:
+        pull = Cache(tmp_path / "c").pull
+        folders = list(pool.map(lambda artifact: pull(repository, artifact), artifacts))
+    assert len(fetched) == len(set(fetched)) == 2  # one graph, one tokenizer
+    assert len({(folder / "model.onnx").stat().st_ino for folder in folders}) == 1

@@ -121,11 +121,10 @@ def test_a_second_run_does_nothing_and_needs_no_torch(tmp_path: Path) -> None:
 def test_models_of_one_shape_are_exported_and_measured_once_and_each_is_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import packhorse_trace.cpu as cpu
-    import packhorse_trace.onnx_export as onnx_export
+    from packhorse_trace import cpu, measure, onnx_export
 
     counts = {"export": 0, "measure": 0}
-    export, measure = onnx_export.export_graph, cpu.measure_onnx
+    export, measure_onnx = onnx_export.export_graph, measure.measure_onnx
 
     def counted_export(*arguments: object) -> object:
         counts["export"] += 1
@@ -133,7 +132,7 @@ def test_models_of_one_shape_are_exported_and_measured_once_and_each_is_right(
 
     def counted_measure(*arguments: object) -> object:
         counts["measure"] += 1
-        return measure(*arguments)  # type: ignore[arg-type]
+        return measure_onnx(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(onnx_export, "export_graph", counted_export)
     monkeypatch.setattr(cpu, "measure_onnx", counted_measure)
