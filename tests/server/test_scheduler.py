@@ -31,10 +31,12 @@ def test_more_work_than_the_queue_takes_is_refused_at_once() -> None:
         gate = threading.Event()
         running = []
         for _ in range(3):  # one runs, two wait: 0.8 s
-            running.append(asyncio.create_task(scheduler.run(entry, 1, Deadline(30), gate.wait)))
+            running.append(
+                asyncio.create_task(scheduler.run(entry, 1, Deadline(30), lambda: gate.wait(5)))
+            )
             await asyncio.sleep(0.05)
         with pytest.raises(QueueFull) as refusal:
-            await scheduler.run(entry, 1, Deadline(30), gate.wait)
+            await scheduler.run(entry, 1, Deadline(30), lambda: gate.wait(5))
         assert refusal.value.retry_after_s == 1
         gate.set()
         await asyncio.gather(*running)
@@ -51,10 +53,12 @@ def test_many_models_together_are_bounded_too() -> None:
         entries = [Entry(f"m{i}", seconds_per_text=0.6) for i in range(3)]
         running = []
         for entry in entries[:2]:
-            running.append(asyncio.create_task(scheduler.run(entry, 1, Deadline(30), gate.wait)))
+            running.append(
+                asyncio.create_task(scheduler.run(entry, 1, Deadline(30), lambda: gate.wait(5)))
+            )
             await asyncio.sleep(0.05)
         with pytest.raises(QueueFull):
-            await scheduler.run(entries[2], 1, Deadline(30), gate.wait)
+            await scheduler.run(entries[2], 1, Deadline(30), lambda: gate.wait(5))
         gate.set()
         await asyncio.gather(*running)
         scheduler.close()
@@ -77,7 +81,7 @@ def test_work_whose_deadline_passes_in_the_queue_never_runs() -> None:
         scheduler = Scheduler(1, 10.0)
         entry = Entry("m", seconds_per_text=0.1)
         gate, ran = threading.Event(), threading.Event()
-        first = asyncio.create_task(scheduler.run(entry, 1, Deadline(30), gate.wait))
+        first = asyncio.create_task(scheduler.run(entry, 1, Deadline(30), lambda: gate.wait(5)))
         await asyncio.sleep(0.05)
         with pytest.raises(DeadlineExceeded, match="within 50 ms"):
             await scheduler.run(entry, 1, Deadline(0.05), ran.set)
@@ -97,7 +101,7 @@ def test_a_model_whose_work_outlives_its_deadline_stays_held_until_it_ends() -> 
         entry = Entry("m")
         gate = threading.Event()
         with pytest.raises(DeadlineExceeded):
-            await scheduler.run(entry, 1, Deadline(0.05), gate.wait)
+            await scheduler.run(entry, 1, Deadline(0.05), lambda: gate.wait(5))
         assert entry.in_flight == 1
         gate.set()
         await scheduler.run(entry, 1, Deadline(5), lambda: None)

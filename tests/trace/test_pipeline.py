@@ -79,6 +79,15 @@ def test_the_artifact_records_what_it_is_and_costs(tmp_path: Path) -> None:
     assert cost.load_seconds.disk > 0
 
 
+def test_the_tokenizer_is_published_without_padding_or_truncation_of_its_own(
+    tmp_path: Path,
+) -> None:
+    trace(tmp_path / "s", make_spec(save_tiny(tmp_path / "m")))
+    _, folder = pulled(tmp_path, "m", "cpu-fp32")
+    published = json.loads((folder / "tokenizer.json").read_text())
+    assert (published["padding"], published["truncation"]) == (None, None)
+
+
 def test_tensors_from_64_kib_on_are_files_of_their_own(tmp_path: Path) -> None:
     trace(tmp_path / "s", make_spec(save_tiny(tmp_path / "m")))
     artifact, folder = pulled(tmp_path, "m", "cpu-fp32")

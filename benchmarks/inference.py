@@ -1,0 +1,120 @@
+"""What tracing gains and what serving costs, on the demo's models.
+
+Interleaved rounds of one inference each: eager torch, ONNX fp32 and ONNX int8 of one MiniLM, one
+thread, at 12 and 128 tokens; and a request over HTTP against the same inference called directly.
+Run by `make bench`, after `make demo`; prints a table and writes `.packhorse/bench.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+
+from packhorse.catalog import load_catalog
+from packhorse.deployment import load_deployment
+from packhorse.onnx_session import make_feed, open_session, session_inputs
+from packhorse.settings import load_settings
+from packhorse.store.cache import Cache
+from packhorse.store.repository import Repository
+
+ROUNDS = 40
+LENGTHS = (12, 128)
+OUT = Path(".packhorse/bench.json")
+
+
+def main() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    torch.set_num_interop_threads(1)
+    results: dict[str, Any] = {}
+    for tokens in LENGTHS:
+        medians = interleaved(candidates(tokens))
+        results[f"{tokens} tokens"] = {
+            "milliseconds": {name: round(value * 1e3, 3) for name, value in medians.items()},
+            "int8 against eager torch": ratio(medians, "eager", "int8"),
+            "int8 against fp32": ratio(medians, "fp32", "int8"),
+        }
+    medians = interleaved(serving())
+    results["serving"] = {
+        "milliseconds": {name: round(value * 1e3, 3) for name, value in medians.items()},
+        "request against inference": ratio(medians, "request", "inference"),
+    }
+    OUT.write_text(json.dumps(results, indent=2) + "\n")
+    json.dump(results, sys.stdout, indent=2)
+    print()
+
+
+def candidates(tokens: int) -> dict[str, Callable[[], object]]:
+    """One MiniLM three times, each ready to infer a text of that length."""
+    from packhorse_trace.source import read_source
+    from packhorse_trace.torch_model import load_eager
+
+    spec = next(s for s in load_catalog(load_settings().catalog) if s.id == "embed/minilm-fp32")
+    eager = load_eager(read_source(spec), spec.task)
+    ids = np.random.default_rng(0).integers(1000, 20000, (1, tokens))
+    arrays = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    arrays["token_type_ids"] = np.zeros_like(ids)
+    return {
+        "eager": lambda: eager.run(arrays),
+        "fp32": runner("embed/minilm-fp32", "cpu-fp32", arrays),
+        "int8": runner("embed/minilm-int8", "cpu-int8", arrays),
+    }
+
+
+def runner(model_id: str, variant: str, arrays: dict[str, Any]) -> Callable[[], object]:
+    settings = load_settings()
+    repository = Repository.open(settings.store)
+    artifact = repository.artifact(model_id, repository.latest(model_id), variant)
+    session = open_session(Cache(settings.cache).pull(repository, artifact) / "model.onnx", 1)
+    feed = make_feed(session_inputs(session), arrays)
+    return lambda: session.run(None, feed)
+
+
+def serving() -> dict[str, Callable[[], object]]:
+    """A request to the demo's server, and the same text's inference in this process."""
+    from packhorse_server.model import load_model
+    from packhorse_server.tasks import Text
+    from packhorse_server.tokenizers import Encoders
+
+    model_id, text = "acme-shop/intent", "where is my parcel?"
+    settings = load_settings()
+    repository = Repository.open(settings.store)
+    artifact = repository.artifact(model_id, repository.latest(model_id), "cpu-int8")
+    folder = Cache(settings.cache).pull(repository, artifact)
+    model = load_model(artifact, folder, 1, Encoders())
+    client = httpx.Client(timeout=30)
+    url = f"{load_deployment().router_url}/predictions/{model_id}"
+    return {
+        "request": lambda: client.post(url, json={"inputs": text}).raise_for_status(),
+        "inference": lambda: model.answer(Text(text), {}),
+    }
+
+
+def interleaved(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Call each in turn, many times; return the median seconds of each."""
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for number in range(ROUNDS + 3):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            if number >= 3:  # the first ones warm up
+                seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def ratio(medians: dict[str, float], slow: str, fast: str) -> float:
+    """How many times as long the slow one takes."""
+    return round(medians[slow] / medians[fast], 2)
+
+
+if __name__ == "__main__":
+    main()
