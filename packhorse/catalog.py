@@ -95,8 +95,11 @@ class ModelSpec:
     where: str
 
 
-def load_catalog(path: Path) -> list[ModelSpec]:
+def load_catalog(path: Path, processor: Processor = "cpu") -> list[ModelSpec]:
     """Read a catalog and write out its repeats and globs, in the order of the file.
+
+    Args:
+        processor: What models are compiled for where neither they nor the defaults say so.
 
     Raises:
         InvalidInput: Unknown key, duplicate or clashing id, reserved id segment, bad value; with
@@ -109,7 +112,7 @@ def load_catalog(path: Path) -> list[ModelSpec]:
     seen: dict[str, ModelSpec] = {}
     for index, raw in enumerate(file.models):
         at = ("models", index)
-        entry = document.validate(Entry, {**file.defaults, **raw}, at)
+        entry = document.validate(Entry, {"processors": [processor], **file.defaults, **raw}, at)
         task = entry.task or defaults.task
         if task is None:
             raise document.error(at, f"model {entry.id!r} has no task: add one")

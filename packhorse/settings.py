@@ -42,13 +42,17 @@ class Settings(BaseModel):
     runtime: Literal["process", "docker", "kubernetes"] = Field(
         "process", description="What `deploy` starts servers on. `process` needs nothing else."
     )
-    registry: str = Field("", description="Image registry, with a final slash; empty: local.")
-    namespace: str = Field("packhorse", description="Kubernetes namespace of a deployment.")
+    registry: str = Field(
+        "", description="Image registry, with a final slash; empty: local. Not used yet."
+    )
+    namespace: str = Field(
+        "packhorse", description="Kubernetes namespace of a deployment. Not used yet."
+    )
     fleet: Path | None = Field(
         None, description="Instance types that `pack` may use; none: the catalogue's CPU types."
     )
     latency_target_ms: float = Field(
-        100, gt=0, description="P90 latency, in milliseconds, that a plan must keep."
+        100, gt=0, description="P90 latency, in milliseconds, that a plan must keep. Not used yet."
     )
     jobs: int = Field(1, ge=1, le=256, description="Models that `trace` compiles at once.")
     min_label_agreement: float = Field(
@@ -90,7 +94,7 @@ class Settings(BaseModel):
         "the machine's memory.",
     )
     cache_bytes: Bytes | None = Field(
-        None, description="Bytes that pulled models may take on disk; none: no limit."
+        None, description="Bytes that pulled models may take on disk. Not enforced yet."
     )
     readiness: str = Field(
         "all",

@@ -57,7 +57,7 @@ def plan(
     from packhorse_pack.report import render_report
 
     settings = load_settings({**flags, "catalog": catalog, "plan": out})
-    specs = load_catalog(settings.catalog)
+    specs = load_catalog(settings.catalog, settings.processor)
     if not specs:
         raise InvalidInput(f"{settings.catalog} lists no models: add one")
     offers = load_offers(settings.fleet)

@@ -26,6 +26,15 @@ def test_an_entry_takes_the_defaults_that_it_does_not_set(tmp_path: Path) -> Non
     assert (one.sequence_length, one.precision, one.processors) == (128, "int8", ("cpu",))
 
 
+def test_the_processor_of_the_settings_holds_where_the_catalog_names_none(tmp_path: Path) -> None:
+    text = (
+        "models: [{id: a, source: s, task: tensor},"
+        " {id: b, source: s, task: tensor, processors: [cpu, inf1]}]"
+    )
+    one, other = load_catalog(catalog(tmp_path, text), "gpu")
+    assert (one.processors, other.processors) == (("gpu",), ("cpu", "inf1"))
+
+
 def test_repeat_makes_as_many_models(tmp_path: Path) -> None:
     path = catalog(
         tmp_path,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--only", "only", multiple=True, metavar="ID", help="Trace this model; repeatable.")
 @click.option("--force", is_flag=True, help="Trace again what is in the store already.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@setting_options("store", "jobs", "reduce_range", "min_label_agreement", "min_cosine")
+@setting_options("store", "processor", "jobs", "reduce_range", "min_label_agreement", "min_cosine")
 def trace(
     catalog: str | None, only: tuple[str, ...], force: bool, as_json: bool, **flags: object
 ) -> None:
@@ -44,7 +44,7 @@ def trace(
     from packhorse_trace.pipeline import plan_jobs
 
     settings = load_settings({**flags, "catalog": catalog})
-    specs = load_catalog(settings.catalog)
+    specs = load_catalog(settings.catalog, settings.processor)
     if unknown := set(only) - {spec.id for spec in specs}:
         raise InvalidInput(f"model {min(unknown)!r} is not in {settings.catalog}: correct --only")
     chosen = [spec for spec in specs if not only or spec.id in only]
