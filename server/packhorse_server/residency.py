@@ -97,24 +97,29 @@ class Residency:
         return entry.model
 
     async def _make_room(self, entry: Entry, artifact: Artifact) -> None:
+        self._require_fit(entry, artifact)
         while self.resident_bytes + self._need(artifact) > self.budget_bytes:
-            held = [e for e in self._entries if e.id in self._private_bytes and not e.pinned]
-            if not held:
-                raise DoesNotFit(
-                    entry.id,
-                    self._need(artifact),
-                    self.budget_bytes - self.resident_bytes,
-                    "this server's memory budget",
-                )
-            # One that is still loading is in flight too: whoever loads it holds it.
-            idle = [e for e in held if e.model is not None and not e.in_flight]
-            if not idle:
+            loaded = [e for e in self._entries if e.model is not None]
+            idle = [e for e in loaded if not e.pinned and not e.in_flight]
+            if not idle:  # somebody answers, or is loading: it will end
                 await asyncio.sleep(ROOM_POLL_S)
                 continue
             victim = min(idle, key=lambda e: e.last_used)
             self.evictions += 1
             self.ages_at_eviction(self._clock() - victim.last_used)
             await self.evict(victim)
+
+    def _require_fit(self, entry: Entry, artifact: Artifact) -> None:
+        """Refuse what would not fit even if all that can be evicted were, before any of it is."""
+        fixed = [e.artifact for e in self._entries if e.pinned and e.id in self._private_bytes]
+        kept = [pinned for pinned in fixed if pinned is not None]
+        blobs = {blob.sha256: blob.bytes for pinned in kept for blob in pinned.cost.shared}
+        kept_bytes = sum(pinned.cost.private_bytes for pinned in kept) + sum(blobs.values())
+        own = {b.sha256: b.bytes for b in artifact.cost.shared if b.sha256 not in blobs}
+        need = artifact.cost.private_bytes + sum(own.values())
+        if kept_bytes + need > self.budget_bytes:
+            left = self.budget_bytes - kept_bytes
+            raise DoesNotFit(entry.id, need, left, "this server's memory budget")
 
     def _need(self, artifact: Artifact) -> int:
         blobs = {blob.sha256: blob.bytes for blob in artifact.cost.shared}

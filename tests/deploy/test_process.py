@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,8 +124,11 @@ def test_somebody_elses_process_is_never_stopped(folder: Path) -> None:
     path = folder / ".packhorse/deployment.json"
     pid = pids(folder)["cpu-0"]
     record = path.read_text()
-    path.write_text(record.replace(str(pid), str(os.getpid())))
-    assert run("deploy", "down", cwd=folder).returncode == 0  # this test lives on
+    with subprocess.Popen(["sleep", "60"]) as other:
+        path.write_text(record.replace(str(pid), str(other.pid)))
+        assert run("deploy", "down", cwd=folder).returncode == 0
+        assert other.poll() is None
+        other.kill()
     path.write_text(record)
 
 

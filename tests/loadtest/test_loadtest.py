@@ -1,13 +1,16 @@
 """The load tester against a real server."""
 
+import asyncio
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from packhorse_loadtest.recorder import Recorder
-from packhorse_loadtest.targets import Fleet, Target
+from packhorse_loadtest.scenarios import run_rnd
+from packhorse_loadtest.targets import Fleet, Target, predict_url
 from tests.onnx_models import publish
 from tests.packhorse.test_cli import run
 from tests.running import Running, running
@@ -53,6 +56,21 @@ def test_rnd_keeps_its_rate_and_its_seed(server: Running, tmp_path: Path) -> Non
     assert 60 < one["requests"]["sent"] < 150
     assert one["target_rps"] == 50
     assert one["requests"]["ok"] == one["requests"]["sent"]
+
+
+def test_in_rnd_latency_counts_from_when_a_request_should_have_been_sent(server: Running) -> None:
+    stalls = [0.5]
+
+    def advance(seconds: float) -> None:
+        if stalls:
+            time.sleep(stalls.pop())  # the tester itself stands still: requests leave late
+
+    fleet = Fleet([Target("a", predict_url(server.url, "a"))], 1, None)
+    recorder, seconds = asyncio.run(run_rnd(fleet, ["w1"], 5.0, 40.0, 1.5, 0, advance))
+    report = recorder.report(fleet, seconds, 40.0)
+    assert report.requests.ok == report.requests.sent
+    assert report.latency_ms.max is not None
+    assert report.latency_ms.max > 300
 
 
 def test_failures_are_counted_by_code_and_can_fail_the_run(server: Running, tmp_path: Path) -> None:

@@ -129,8 +129,23 @@ def test_a_model_larger_than_the_budget_is_named_and_changes_nothing(tmp_path: P
 
     async def main() -> None:
         await ledger.use(0)
-        with pytest.raises(DoesNotFit, match="'m1' needs 16 B"):
+        with pytest.raises(DoesNotFit, match="'m1' needs 16 B; .* offers 15 B"):
             await ledger.use(1)
+        assert ledger.unloads == []
+        assert ledger.residency.resident_bytes == 10
+
+    asyncio.run(main())
+
+
+def test_a_model_that_pinned_ones_leave_no_room_for_is_refused(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, 200, [50, 60], [TRUNK])
+    ledger.entries[0].pinned = True
+
+    async def main() -> None:
+        await ledger.use(0)  # 150 of 200, of which 100 would be shared
+        with pytest.raises(DoesNotFit, match="'m1' needs 60 B; .* offers 50 B"):
+            await ledger.use(1)
+        assert ledger.unloads == []
 
     asyncio.run(main())
 
