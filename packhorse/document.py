@@ -42,8 +42,11 @@ class Document:
             raise InvalidInput(f"{name}: not YAML: {err}") from err
 
     @classmethod
-    def read(cls, path: Path) -> Document:
+    def read(cls, path: Path, remedy: str = "correct the path") -> Document:
         """Read a file.
+
+        Args:
+            remedy: What to do if it does not exist.
 
         Raises:
             InvalidInput: Missing, unreadable, not UTF-8, not YAML, or with a key given twice.
@@ -51,7 +54,7 @@ class Document:
         try:
             return cls(path.read_text(encoding="utf-8"), str(path))
         except FileNotFoundError as err:
-            raise InvalidInput(f"{path} does not exist") from err
+            raise InvalidInput(f"{path} does not exist: {remedy}") from err
         except (OSError, UnicodeDecodeError) as err:
             raise InvalidInput(f"{path} cannot be read: {err}") from err
 
@@ -100,7 +103,8 @@ def describe(err: ValidationError, known: list[str]) -> str:
     first = _first(err)
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        return f"unknown key {where!r}: known keys are {', '.join(sorted(known))}"
+        hint = f": known keys are {', '.join(sorted(known))}" if len(first["loc"]) == 1 else ""
+        return f"unknown key {where!r}{hint}"
     if first["type"] == "missing":
         return f"{where!r} is missing: add it"
     return f"{where} = {first['input']!r}: {first['msg'].removeprefix('Value error, ')}"

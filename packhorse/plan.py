@@ -111,7 +111,7 @@ def load_plan(path: Path) -> Plan:
     Raises:
         InvalidInput: Missing, unknown key, newer schema, duplicate server or model.
     """
-    document = Document.read(path)
+    document = Document.read(path, "run packhorse pack, or pass --plan")
     if isinstance(document.data, dict) and document.data.get("schema") not in (SCHEMA, None):
         raise document.error(("schema",), f"schema {document.data['schema']!r}: expected {SCHEMA}")
     try:

@@ -59,7 +59,7 @@ class _Lines:
         if note or now - self._said > 5:
             self._said = now
             print(
-                f"{self._title} {self._done:g}/{self._total:g} {note} "
-                f"[{format_seconds(now - self._start)}]",
+                f"{self._title} {round(self._done, 1):g}/{round(self._total, 1):g} {note} "
+                f"[after {format_seconds(now - self._start)}]",
                 file=sys.stderr, flush=True,
             )  # fmt: skip

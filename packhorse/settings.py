@@ -31,7 +31,7 @@ class Settings(BaseModel):
 
     store: str = Field(
         ".packhorse/store",
-        description="Where models are published: a folder, `file:///dir` or `s3://bucket/prefix`.",
+        description="Where models are published: a folder, or its `file:///dir` URL.",
     )
     catalog: Path = Field(
         Path("models.yaml"), description="The file that lists the models to serve."
@@ -49,7 +49,9 @@ class Settings(BaseModel):
         "packhorse", description="Kubernetes namespace of a deployment. Not used yet."
     )
     fleet: Path | None = Field(
-        None, description="Instance types that `pack` may use; none: the catalogue's CPU types."
+        None,
+        description="YAML file of the instance types that `pack` may use (see pack/README.md); "
+        "none: the catalogue's CPU types.",
     )
     latency_target_ms: float = Field(
         100, gt=0, description="P90 latency, in milliseconds, that a plan must keep. Not used yet."
@@ -210,7 +212,7 @@ def settings_page() -> str:
         "Generated from `packhorse/settings.py` by `packhorse settings --markdown`; do not edit.",
         "A flag (`--max-body-bytes`) beats the environment (`PACKHORSE_MAX_BODY_BYTES`), which",
         f"beats `{SETTINGS_FILE}` (`max_body_bytes:`). `packhorse settings` prints what is in",
-        "force. The AWS SDK's own variables work unchanged.",
+        "force; a command's `--help` lists the flags that it takes.",
         "",
         "| setting | default | meaning |",
         "|---|---|---|",

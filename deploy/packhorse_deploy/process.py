@@ -16,7 +16,13 @@ from dataclasses import dataclass
 
 import psutil
 
-from packhorse.deployment import DEPLOYMENT_FILE, Deployment, RunningServer, load_deployment
+from packhorse.deployment import (
+    DEPLOYED_PLAN,
+    DEPLOYMENT_FILE,
+    Deployment,
+    RunningServer,
+    load_deployment,
+)
 from packhorse.errors import DeployError, InvalidInput
 from packhorse.plan import Plan, Server, load_plan
 from packhorse.progress import show_progress
@@ -83,7 +89,9 @@ class Wanted:
         LOGS.mkdir(parents=True, exist_ok=True)
         self.plan.write(PLANS / f"{self.server.name}.yaml")
         command = [sys.executable, "-m", "packhorse", *self.arguments]
-        with (LOGS / f"{self.server.name}.log").open("ab") as log:
+        # For its owner alone: a management token that was drawn at start stands in it.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        with os.fdopen(os.open(LOGS / f"{self.server.name}.log", flags, 0o600), "ab") as log:
             process = subprocess.Popen(
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
             )
@@ -103,12 +111,15 @@ class ProcessRuntime:
         running = self._running()
         wanted = _wanted(plan, settings)
         kept = {n: s for n, s in running.items() if n in wanted and wanted[n].matches(s)}
-        _stop({name: server for name, server in running.items() if name not in kept})
         fresh = {name: one for name, one in wanted.items() if name not in kept}
-        _record(kept)
+        stale = {name: server for name, server in running.items() if name not in kept}
+        # Before anything is stopped: what runs must not be lost to a start that cannot succeed.
+        ours = {url for server in stale.values() for url in (server.url, server.management_url)}
         for one in fresh.values():
-            _require_free(one.port, "port")
-            _require_free(one.management_port, "management_port")
+            _require_free(one.port, "port", ours)
+            _require_free(one.management_port, "management_port", ours)
+        _stop(stale)
+        _record(kept)
         servers = dict(kept)
         total = sum(len(one.server.models) for one in fresh.values())
         with show_progress("load", total) as bar:
@@ -122,6 +133,7 @@ class ProcessRuntime:
                 _stop({name: servers[name] for name in fresh if name in servers})
                 _record(kept)
                 raise
+        plan.write(DEPLOYED_PLAN)
         return _record({name: servers[name] for name in wanted})
 
     def status(self, deployment: Deployment) -> list[ServerStatus]:
@@ -221,9 +233,13 @@ def _record(servers: Mapping[str, RunningServer]) -> Deployment:
     return deployment
 
 
-def _require_free(port: int, setting: str) -> None:
-    """Say that a port is taken before a server fails over it in its log."""
-    if not port:
+def _require_free(port: int, setting: str, ours: set[str | None]) -> None:
+    """Say that a port is taken before a server fails over it in its log.
+
+    Args:
+        ours: URLs of servers that will have been stopped by then.
+    """
+    if not port or f"http://127.0.0.1:{port}" in ours:
         return
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packhorse.errors import InvalidInput
-from packhorse.settings import load_settings, setting_options
 from packhorse.units import parse_seconds
 
 if TYPE_CHECKING:
@@ -25,10 +24,11 @@ def _common(command: Any) -> Any:
         click.option("--fail-if", multiple=True, metavar="'p90>100ms'",
                      help="Exit with 1 if this holds; also 'errors>0'. Repeatable."),
         click.option("--json", "json_file", metavar="FILE", help="Write the report; - is stdout."),
-        click.option("--timeout", default="30s", help="Longest wait for an answer."),
+        click.option("--timeout", default="30s", show_default=True, metavar="TIME",
+                     help="Longest wait for an answer."),
         click.option("--texts", metavar="FILE", help="What to ask, one text a line."),
         click.option("--url", help="A server to ask, in place of what is deployed here."),
-        setting_options("plan"),
+        click.option("--plan", metavar="FILE", help="What it costs. [default: what is deployed]"),
     ):  # fmt: skip
         command = option(command)
     return command
@@ -50,7 +50,7 @@ def test() -> None:
 @_common
 def seq(
     url: str | None, texts: str | None, timeout: str, json_file: str | None,
-    fail_if: tuple[str, ...], **flags: object,
+    plan: str | None, fail_if: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Ask every model once, one after the other."""
     from packhorse.progress import show_progress
@@ -58,7 +58,7 @@ def seq(
     from packhorse_loadtest.targets import find_fleet, read_texts
 
     conditions = [_parse_condition(text) for text in fail_if]
-    fleet = find_fleet(url, load_settings(flags).plan)
+    fleet = find_fleet(url, Path(plan) if plan else None)
     asked = read_texts(Path(texts) if texts else None)
     with show_progress("test seq", len(fleet.targets)) as bar:
         recorder, seconds = asyncio.run(run_seq(fleet, asked, parse_seconds(timeout), bar.advance))
@@ -68,11 +68,11 @@ def seq(
 @test.command("rnd")
 @_common
 @click.option("--rate", default=20.0, show_default=True, help="Mean requests a second.")
-@click.option("--duration", default="10s", show_default=True, help="How long.")
+@click.option("--duration", default="10s", show_default=True, metavar="TIME", help="How long.")
 @click.option("--seed", default=0, show_default=True, help="Same seed, same requests.")
 def rnd(
     url: str | None, texts: str | None, timeout: str, json_file: str | None,
-    fail_if: tuple[str, ...], rate: float, duration: str, seed: int, **flags: object,
+    plan: str | None, fail_if: tuple[str, ...], rate: float, duration: str, seed: int,
 ) -> None:  # fmt: skip
     """Ask random models at a fixed mean rate, whether or not the fleet keeps up."""
     from packhorse.progress import show_progress
@@ -82,7 +82,7 @@ def rnd(
     if not 0 < rate < 1e6:
         raise InvalidInput(f"--rate {rate} is not a positive number of requests a second")
     conditions = [_parse_condition(text) for text in fail_if]
-    fleet = find_fleet(url, load_settings(flags).plan)
+    fleet = find_fleet(url, Path(plan) if plan else None)
     asked = read_texts(Path(texts) if texts else None)
     duration_s = parse_seconds(duration)
     with show_progress("test rnd", duration_s) as bar:
@@ -118,6 +118,8 @@ def _parse_condition(text: str) -> tuple[str, float]:
         if not match[2].isdigit():
             raise InvalidInput(f"--fail-if {text!r}: errors are a whole number")
         return match[1], float(match[2])
+    if match[2][-1:].isdigit():
+        raise InvalidInput(f"--fail-if {text!r}: give the unit, such as {text}ms")
     return match[1], parse_seconds(match[2]) * 1000
 
 

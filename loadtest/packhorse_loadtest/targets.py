@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import httpx
 
-from packhorse.deployment import load_deployment
+from packhorse.deployment import DEPLOYED_PLAN, load_deployment
 from packhorse.errors import DeployError, InvalidInput
-from packhorse.plan import Plan, load_plan
+from packhorse.plan import load_plan
 
 TEXTS = (
     "Where is my parcel?",
@@ -45,22 +45,25 @@ class Fleet:
     usd_per_hour: float | None
 
 
-def find_fleet(url: str | None, plan_file: Path) -> Fleet:
+def find_fleet(url: str | None, plan_file: Path | None) -> Fleet:
     """Find the models to ask.
 
     Args:
         url: A server; None for what is deployed here.
-        plan_file: The plan that says what the fleet costs, if it exists.
+        plan_file: The plan that says what the fleet costs; None for the deployed one, and for a
+            URL none.
 
     Raises:
         DeployError: The server does not answer.
         InvalidInput: Nothing is deployed, or no model is served.
     """
-    plan = load_plan(plan_file) if plan_file.exists() else None
+    if plan_file is None and url is None and DEPLOYED_PLAN.exists():
+        plan_file = DEPLOYED_PLAN
+    price = load_plan(plan_file).fleet.usd_per_hour if plan_file else None
     if url is not None:
         base = url.rstrip("/")
         targets = [Target(name, predict_url(base, name)) for name in _served(base)]
-        instances, price = 1, None
+        instances = 1
     else:
         deployment = load_deployment()
         targets = [
@@ -68,7 +71,7 @@ def find_fleet(url: str | None, plan_file: Path) -> Fleet:
             for server in deployment.servers.values()
             for name in server.models
         ]
-        instances, price = len(deployment.servers), _price(plan)
+        instances = len(deployment.servers)
     if not targets:
         raise InvalidInput("no model is served there: deploy a plan that has some")
     return Fleet(targets, instances, price)
@@ -103,7 +106,3 @@ def _served(base: str) -> list[str]:
         return [str(row["id"]) for row in response.json()["models"]]
     except (httpx.HTTPError, ValueError, KeyError) as err:
         raise DeployError(f"{base} does not list its models: {type(err).__name__}: {err}") from err
-
-
-def _price(plan: Plan | None) -> float | None:
-    return plan.fleet.usd_per_hour if plan else None

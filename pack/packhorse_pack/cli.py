@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +15,10 @@ from packhorse.errors import DoesNotFit, InvalidInput
 from packhorse.files import write_atomically
 from packhorse.settings import load_settings, setting_options
 from packhorse.units import MICRO, format_bytes
+
+if TYPE_CHECKING:
+    from packhorse_pack.fleet import Offer
+    from packhorse_pack.needs import Item
 
 
 class DefaultGroup(click.Group):
@@ -41,7 +47,9 @@ def plan(
     """Plan the cheapest fleet for the catalog, with the proven least beside it.
 
     Writes the plan, its certificate and a page that shows the servers. A model that fits no
-    server is named and the rest is placed: the exit code is then 3.
+    server, or is not in the store, is named and the rest is placed: the exit code is then 3.
+    `packhorse pack CATALOG` is short for `packhorse pack plan CATALOG`; the other command of
+    this group is `verify`.
 
     \b
     Examples:
@@ -61,7 +69,8 @@ def plan(
     if not specs:
         raise InvalidInput(f"{settings.catalog} lists no models: add one")
     offers = load_offers(settings.fleet)
-    packing = make_plan(read_needs(specs, Repository.open(settings.store)), offers)
+    items, missing = read_needs(specs, Repository.open(settings.store))
+    packing = make_plan(items, offers)
     page = Path(report) if report else settings.plan.with_suffix(".html")
     # The certificate first: a plan never stands beside another plan's proof.
     write_atomically(certificate_path(settings.plan), packing.certificate)
@@ -77,7 +86,7 @@ def plan(
                     "usd_per_hour": fleet.usd_per_hour,
                     "bound_usd_per_hour": fleet.bound_usd_per_hour,
                     "gap": fleet.gap,
-                    "not_placed": [item.id for item in packing.misfits],
+                    "not_placed": sorted({*missing, *(item.id for item in packing.misfits)}),
                 }
             )
         )
@@ -93,23 +102,24 @@ def plan(
         f"(gap {fleet.gap:.1%}); wrote {settings.plan}, {certificate_path(settings.plan)}, {page}",
         err=True,
     )
-    largest = max(offers, key=lambda offer: offer.memory_bytes)
-    for item in packing.misfits:
-        click.echo(
-            "error: "
-            + str(
-                DoesNotFit(
-                    item.id,
-                    item.memory_bytes,
-                    largest.memory_bytes,
-                    f"the largest type ({largest.name}, {item.compute_micro / MICRO:.2f} of "
-                    f"{largest.compute_micro / MICRO:.2f} lanes asked)",
-                )
-            ),
-            err=True,
-        )
-    if packing.misfits:
+    for reason in (*missing.values(), *(_misfit(item, offers) for item in packing.misfits)):
+        click.echo(f"error: not placed: {reason}", err=True)
+    if missing or packing.misfits:
         sys.exit(DoesNotFit.exit_code)
+
+
+def _misfit(item: Item, offers: Sequence[Offer]) -> str:
+    """Say which resource no type has enough of."""
+    memory = max(offers, key=lambda offer: offer.memory_bytes)
+    if item.memory_bytes > memory.memory_bytes:
+        where = f"the largest type, {memory.name},"
+        return str(DoesNotFit(item.id, item.memory_bytes, memory.memory_bytes, where))
+    compute = max(offers, key=lambda offer: offer.compute_micro)
+    return (
+        f"model {item.id!r} needs {item.compute_micro / MICRO:.2f} lanes at its expected_rps; the "
+        f"type with most, {compute.name}, offers {compute.compute_micro / MICRO:.2f}: "
+        "raise replicas, or allow a larger type"
+    )
 
 
 @pack.command("verify")

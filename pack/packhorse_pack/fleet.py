@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from packhorse.document import Document
+from packhorse.errors import InvalidInput
 from packhorse.prices import InstanceType, instance_type, instance_types
 from packhorse.settings import Bytes
 from packhorse.units import MIB, MICRO
@@ -26,12 +28,17 @@ class TypeOverride(BaseModel):
     )  # fmt: skip
 
 
+def _named(types: object) -> object:
+    """Let a plain list of names stand for types as the catalogue has them."""
+    return dict.fromkeys(types) if isinstance(types, list) else types
+
+
 class FleetFile(BaseModel):
     """`fleet.yaml`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    types: dict[str, TypeOverride | None] = Field(min_length=1)
+    types: Annotated[dict[str, TypeOverride | None], BeforeValidator(_named)] = Field(min_length=1)
     m_max: float = Field(0.83, gt=0, le=1, description="Most of the memory that is filled.")
     c_max: float = Field(0.83, gt=0, le=1, description="Most of the compute that is filled.")
     daemonset_bytes: Bytes = Field(
@@ -77,6 +84,12 @@ def load_offers(path: Path | None) -> list[Offer]:
     else:
         fleet = Document.read(path).validate(FleetFile)
     offers = [_offer(instance_type(name), row, fleet) for name, row in fleet.types.items()]
+    for offer in offers:
+        if offer.type.family != "cpu":
+            raise InvalidInput(
+                f"{path}: {offer.name} is an {offer.type.family} type: this version packs models "
+                "for cpu; take it out"
+            )
     return sorted(offers, key=lambda offer: (offer.usd_micro, offer.name))
 
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from packhorse.artifact import Artifact
 from packhorse.catalog import ModelSpec
-from packhorse.errors import InvalidInput
+from packhorse.errors import Corrupt, InvalidInput
 from packhorse.plan import PlannedModel
 from packhorse.store.repository import Repository
 from packhorse.units import MICRO
@@ -35,19 +35,27 @@ class Item:
         return self.model.id
 
 
-def read_needs(specs: Sequence[ModelSpec], repository: Repository) -> list[Item]:
+def read_needs(
+    specs: Sequence[ModelSpec], repository: Repository
+) -> tuple[list[Item], dict[str, str]]:
     """Look up every model's measured cost.
 
-    Raises:
-        InvalidInput: A model is not in the store, or none of its processors can be packed.
+    Returns:
+        The needs, and for each model that has none, why: it is not in the store, its record is
+        broken, or it is for a processor that cannot be packed.
     """
-    items = []
+    items: list[Item] = []
+    missing: dict[str, str] = {}
     for spec in specs:
-        artifact = _artifact(spec, repository)
+        try:
+            artifact = _artifact(spec, repository)
+        except (InvalidInput, Corrupt) as err:
+            missing[spec.id] = str(err)
+            continue
         model = PlannedModel(spec.id, artifact.version, artifact.variant, spec.pinned)
         for _ in range(spec.replicas):
             items.append(make_item(model, artifact, spec))
-    return items
+    return items, missing
 
 
 def make_item(model: PlannedModel, artifact: Artifact, spec: ModelSpec) -> Item:

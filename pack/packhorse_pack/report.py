@@ -16,7 +16,7 @@ def render_report(packing: Packing) -> str:
     facts = (
         f"<b>${fleet.usd_per_hour:.4f}</b> an hour; no fleet costs less than "
         f"<b>${fleet.bound_usd_per_hour:.4f}</b> (gap {fleet.gap:.1%}). "
-        f"{len(packing.bins)} servers, {sum(len(b.items) for b in packing.bins)} model replicas. "
+        f"Servers: {len(packing.bins)}; model replicas: {sum(len(b.items) for b in packing.bins)}. "
         f"Prices of {html.escape(fleet.price_date)}."
     )
     misfits = "".join(

@@ -11,7 +11,7 @@ import click
 from packhorse.artifact import Artifact
 from packhorse.errors import Corrupt, InvalidInput
 from packhorse.settings import load_settings, setting_options
-from packhorse.units import format_bytes
+from packhorse.units import format_bytes, format_seconds
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
@@ -49,8 +49,9 @@ def list_models(as_json: bool, **flags: object) -> None:
         blobs = {file.sha256: file.bytes for a in found for file in a.files}
         apart = sum(a.total_bytes for a in found)
         click.echo(
-            f"{len(found)} models, {format_bytes(sum(blobs.values()))} in {len(blobs)} blobs "
-            f"({format_bytes(apart)} if each model had its own)",
+            f"{len({a.id for a in found})} models ({len(found)} artifacts of all versions and "
+            f"variants), {format_bytes(sum(blobs.values()))} in {len(blobs)} blobs "
+            f"({format_bytes(apart)} if each artifact had its own)",
             err=True,
         )
     _exit_with(broken)
@@ -61,15 +62,19 @@ def list_models(as_json: bool, **flags: object) -> None:
 @setting_options("store")
 @click.option("--version", default=None, help="Version; by default the newest.")
 @click.option("--variant", default=None, help="Variant; by default every one.")
-def show_model(model_id: str, version: str | None, variant: str | None, **flags: object) -> None:
-    """Print a model's record: files, equality, cost."""
+@click.option("--json", "as_json", is_flag=True, help="Print the whole record of each.")
+def show_model(
+    model_id: str, version: str | None, variant: str | None, as_json: bool, **flags: object
+) -> None:
+    """Say what a model is, how equal it is to its original, and what it costs."""
     repository = _repository(flags)
     version = version or repository.latest(model_id)
     variants = [variant] if variant else repository.variants(model_id, version)
     if not variants:
         raise InvalidInput(f"model {model_id!r} has no version {version}: see models list")
     for name in variants:
-        click.echo(repository.artifact(model_id, version, name).encode(), nl=False)
+        artifact = repository.artifact(model_id, version, name)
+        click.echo(artifact.encode() if as_json else _receipt(artifact), nl=False)
 
 
 @models.command("verify")
@@ -98,6 +103,31 @@ def verify_models(model_ids: tuple[str, ...], as_json: bool, **flags: object) ->
             click.echo(f"{row['id'] or 'record'}: {row['fault']}")
         click.echo(f"{len(chosen)} models, {len(checked)} blobs: {len(faults)} faults")
     _exit_with([row["fault"] for row in faults], say=False)
+
+
+def _receipt(a: Artifact) -> str:
+    agreement = a.equality.label_agreement
+    agrees = "" if agreement is None else f", labels agree on {agreement:.1%} of the texts"
+    cost = a.cost
+    lines = [
+        f"{a.id}  version {a.version}, {a.variant}, {a.task}",
+        f"  source    {a.source.uri} ({a.source.revision[:12]})",
+        f"  files     {len(a.files)}, {format_bytes(a.total_bytes)}",
+        f"  labels    {', '.join(a.labels)}" if a.labels else f"  pooling   {a.pooling}",
+        f"  equality  max difference {a.equality.max_abs_diff:.2e} in {a.equality.samples} cases"
+        f"{agrees}; against {a.equality.reference}",
+        f"  memory    {format_bytes(cost.private_bytes)} private, "
+        f"{format_bytes(cost.file_bytes)} page cache, {format_bytes(cost.peak_bytes)} at peak",
+        f"  load      {format_seconds(cost.load_seconds.page_cache)} from the page cache, "
+        f"{format_seconds(cost.load_seconds.disk)} from disk",
+    ]
+    for row in cost.latency:
+        lines.append(
+            f"  latency   {row.batch} x {row.tokens} tokens: "
+            f"P50 {format_seconds(row.p50_seconds)}, P90 {format_seconds(row.p90_seconds)}"
+        )
+    lines.append(f"  measured  {cost.cpu}, {cost.runtime}, {cost.threads} thread")
+    return "\n".join(lines) + "\n"
 
 
 def _repository(flags: dict[str, object]) -> Any:

@@ -57,11 +57,15 @@ class Repository:
                 added += file.bytes
         prefix = artifact_prefix(artifact.id, artifact.version, artifact.variant)
         self.objects.write(f"{prefix}/artifact.json", artifact.encode())
-        self.objects.write(
-            f"models/{model_key(artifact.id)}/latest.json",
-            msgspec.json.encode(Latest(artifact.version)),
-        )
+        self.mark_latest(artifact.id, artifact.version)
         return added
+
+    def mark_latest(self, model_id: str, version: str) -> None:
+        """Make a published version the one that is taken where none is named."""
+        key = f"models/{model_key(model_id)}/latest.json"
+        data = msgspec.json.encode(Latest(version))
+        if self.objects.read(key) != data:
+            self.objects.write(key, data)
 
     def latest(self, model_id: str) -> str:
         """Return the newest version of a model.

@@ -109,7 +109,7 @@ def bind(host: str, port: int, flag: str) -> socket.socket:
     except OSError as err:
         sock.close()
         raise DeployError(
-            f"cannot listen on {host}:{port}: {err.strerror}: stop what uses it (make stop), "
-            f"or choose another {flag}"
+            f"cannot listen on {host}:{port}: {err.strerror}: stop what uses it (packhorse deploy "
+            f"down, if it is ours), or choose another {flag}"
         ) from err
     return sock

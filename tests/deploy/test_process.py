@@ -118,6 +118,38 @@ def test_a_port_in_use_is_named_and_nothing_is_started(folder: Path) -> None:
     assert not (folder / ".packhorse/deployment.json").exists()
 
 
+def test_a_start_that_cannot_succeed_leaves_what_runs_alone(folder: Path) -> None:
+    write_plan(folder, ("cpu-0", ["a"]))
+    run("deploy", "up", cwd=folder)
+    before = pids(folder)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = run("deploy", "up", "--port", str(taken.getsockname()[1]), cwd=folder)
+    assert (done.returncode, "is in use" in done.stderr) == (1, True)
+    assert pids(folder) == before
+    assert run("deploy", "status", cwd=folder).returncode == 0
+
+
+def test_the_log_with_its_token_is_its_owners_alone(folder: Path) -> None:
+    write_plan(folder, ("cpu-0", ["a"]))
+    run("deploy", "up", cwd=folder)
+    assert (folder / ".packhorse/logs/cpu-0.log").stat().st_mode & 0o077 == 0
+
+
+def test_the_cost_is_that_of_the_deployed_plan(folder: Path) -> None:
+    write_plan(folder, ("cpu-0", ["a"]))
+    run("deploy", "up", cwd=folder)
+    text = (folder / "plan.yaml").read_text()
+    (folder / "plan.yaml").write_text(text.replace("usd_per_hour: 0.085", "usd_per_hour: 85"))
+    done = run("test", "seq", "--json", "-", cwd=folder)
+    report = json.loads(done.stdout)
+    deployed = 0.085 / 3600 / report["throughput_rps"] * 1e6
+    assert report["usd_per_million"] == pytest.approx(deployed, rel=0.01)
+    done = run("test", "seq", "--plan", "gone.yaml", cwd=folder)
+    assert (done.returncode, "gone.yaml does not exist" in done.stderr) == (2, True)
+
+
 def test_somebody_elses_process_is_never_stopped(folder: Path) -> None:
     write_plan(folder, ("cpu-0", ["a"]))
     run("deploy", "up", cwd=folder)

@@ -34,6 +34,12 @@ def test_pack_writes_a_plan_a_proof_and_a_page(folder: Path) -> None:
     assert (folder / "plan.yaml").read_bytes() == before
 
 
+def test_a_fleet_file_may_list_names_alone(folder: Path) -> None:
+    (folder / "fleet.yaml").write_text("types: [m7i.large, m7i.xlarge]\n")
+    assert run("pack", "--fleet", "fleet.yaml", cwd=folder).returncode == 0
+    assert load_plan(folder / "plan.yaml").servers[0].instance_type == "m7i.large"
+
+
 def test_a_plan_that_was_changed_does_not_verify(folder: Path) -> None:
     run("pack", cwd=folder)
     path = folder / "plan.yaml"
@@ -48,9 +54,28 @@ def test_a_model_that_fits_nowhere_is_exit_code_3(folder: Path) -> None:
     done = run("pack", "--json", cwd=folder)
     assert done.returncode == 3
     assert json.loads(done.stdout)["not_placed"] == ["m3"]
-    assert "model 'm3' needs 931.3 GiB" in done.stderr
+    assert "not placed: model 'm3' needs 931.3 GiB" in done.stderr
     models = [m.id for s in load_plan(folder / "plan.yaml").servers for m in s.models]
     assert sorted(models) == ["m1", "m2", "m4"]
+
+
+def test_a_model_that_was_not_traced_is_named_and_the_rest_is_placed(folder: Path) -> None:
+    path = folder / "models.yaml"
+    path.write_text(path.read_text().replace("repeat: 4", "repeat: 6"))
+    done = run("pack", "--json", cwd=folder)
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["not_placed"] == ["m5", "m6"]
+    assert "not placed: model 'm5' is not in store" in done.stderr
+    assert len(load_plan(folder / "plan.yaml").servers[0].models) == 4
+
+
+def test_too_much_compute_is_not_called_too_much_memory(folder: Path) -> None:
+    path = folder / "models.yaml"
+    path.write_text(path.read_text().replace("repeat: 4", "repeat: 4, expected_rps: 100000"))
+    done = run("pack", cwd=folder)
+    assert done.returncode == 3
+    assert "lanes at its expected_rps" in done.stderr
+    assert "raise replicas" in done.stderr
 
 
 def test_a_fleet_file_chooses_types_and_overrides_prices(folder: Path) -> None:
@@ -70,6 +95,8 @@ def test_a_fleet_file_chooses_types_and_overrides_prices(folder: Path) -> None:
         ("types: {x9.huge: }", "'x9.huge' is not in the catalogue"),
         ("typos: {}", "fleet.yaml:1: unknown key 'typos'"),
         ("types: {}", "fleet.yaml:1: types"),
+        ("types: [inf1.xlarge]", "inf1.xlarge is an inf1 type: this version packs models for cpu"),
+        ("types: {c5.large: {max: 3}}", "unknown key 'types.c5.large.max'"),
         ("types:\n  c5.large: {usd_per_hour: -1}", "fleet.yaml:2: types.c5.large.usd_per_hour"),
     ],
 )

@@ -51,6 +51,7 @@ def test_every_command_explains_itself(command: str) -> None:
         (["deploy", "status"], "nothing is deployed"),
         (["test", "seq"], "nothing is deployed"),
         (["test", "rnd", "--fail-if", "p42>1"], "write 'p90>100ms'"),
+        (["test", "rnd", "--fail-if", "p90>1"], "give the unit, such as p90>1ms"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

@@ -19,8 +19,11 @@ def test_list_is_one_json_object(tmp_path: Path) -> None:
 
 def test_show_prints_the_record(tmp_path: Path) -> None:
     artifact = publish(str(tmp_path / "s"), tmp_path / "m", "a")
-    done = run("models", "show", "a", "--store", str(tmp_path / "s"))
+    done = run("models", "show", "a", "--json", "--store", str(tmp_path / "s"))
     assert done.stdout.encode() == artifact.encode()
+    done = run("models", "show", "a", "--store", str(tmp_path / "s"))
+    assert "a  version v1, cpu-fp32, feature-extraction" in done.stdout
+    assert "P50 1.0 ms" in done.stdout
 
 
 def test_verify_names_the_models_and_the_blob(tmp_path: Path) -> None:

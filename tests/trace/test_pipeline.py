@@ -127,6 +127,17 @@ def test_a_second_run_does_nothing_and_needs_no_torch(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["unchanged"] == 1
 
 
+def test_what_the_settings_ask_for_is_the_latest_again_after_an_experiment(tmp_path: Path) -> None:
+    spec = make_spec(save_tiny(tmp_path / "m"))
+    trace(tmp_path / "s", spec)
+    repository = Repository.open(str(tmp_path / "s"))
+    usual = repository.latest("m")
+    trace(tmp_path / "s", make_spec(tmp_path / "m", version="experiment"))
+    assert repository.latest("m") == "experiment"
+    assert [result.status for result in trace(tmp_path / "s", spec)] == ["unchanged"]
+    assert repository.latest("m") == usual
+
+
 def test_models_of_one_shape_are_exported_and_measured_once_and_each_is_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,8 @@ def trace(
 
     settings = load_settings({**flags, "catalog": catalog})
     specs = load_catalog(settings.catalog, settings.processor)
+    if not specs:
+        raise InvalidInput(f"{settings.catalog} lists no models: add one")
     if unknown := set(only) - {spec.id for spec in specs}:
         raise InvalidInput(f"model {min(unknown)!r} is not in {settings.catalog}: correct --only")
     chosen = [spec for spec in specs if not only or spec.id in only]
@@ -53,11 +55,11 @@ def trace(
     jobs, results = plan_jobs(chosen, repository, settings, force)
     with show_progress("trace", len(jobs) + len(results)) as bar:
         for result in results:
-            bar.advance(1, f"{result.id}: {result.reason}" if result.reason else "")
+            bar.advance(1, f"{result.id} failed" if result.reason else "")
 
         def done(result: Result) -> None:
             results.append(result)
-            bar.advance(1, f"{result.id} {result.variant} {result.reason or result.status}")
+            bar.advance(1, f"{result.id} {result.variant} {result.status}")
 
         _run(jobs, settings, done)
     _report(results, settings, as_json)

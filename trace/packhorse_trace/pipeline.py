@@ -62,6 +62,9 @@ def plan_jobs(
 ) -> tuple[list[Job], list[Result]]:
     """Sort out what is to be done, without importing torch.
 
+    A model that was published before, and is what the catalog and the settings ask for, becomes
+    its latest version again.
+
     Returns:
         Jobs, those of one shape together, and the results of models that need no work.
     """
@@ -79,6 +82,7 @@ def plan_jobs(
                 results.append(Result(spec.id, processor, "failed", reason=str(err)))
                 continue
             if not force and repository.has(spec.id, version, variant):
+                repository.mark_latest(spec.id, version)
                 results.append(Result(spec.id, processor, "unchanged", version, variant))
             else:
                 jobs.append(Job(spec, processor, source, version, variant, shape))
