@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from packhorse import __version__, protocol
 from packhorse.errors import PackhorseError
 from packhorse_server.engine import Engine
+from packhorse_server.http.docs import add_docs
 from packhorse_server.http.errors import on_any_error, on_http_error, on_packhorse_error
 from packhorse_server.http.predictions import add_predictions
 from packhorse_server.http.status import add_status
@@ -48,7 +49,11 @@ def serving_app(engine: Engine) -> FastAPI:
         version=__version__,
         description="Predictions of many models from one server.",
         redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
     )
+    app.openapi_version = "3.0.3"  # the newest that the bundled page reads
+    add_docs(app)
     app.add_middleware(RequestId)
     app.add_exception_handler(PackhorseError, on_packhorse_error)
     app.add_exception_handler(404, on_http_error)
