@@ -47,19 +47,20 @@ class Encoder:
         return arrays, shorter or bool(found.overflowing)
 
     def _head(self, text: str) -> str:
-        """Return the beginning of a text, up to a space, that fills the model by itself.
+        """Return the beginning of a text, up to a space, that fills the model twice.
 
         The library keeps all that it cuts off, in pieces, and for a pair every combination of
         both sides' pieces: two texts of 100,000 words took 20 GB. So it is never given much more
-        than the model reads.
+        than the model reads. Twice, since a pair is shared out by which text is the longer one;
+        only where both are over-long may the odd token go to the other than the longer.
         """
         size = 8 * self._max_length
         while size < len(text):
             space = _SPACE.search(text, size, 2 * size)
             head = text[: space.start() if space else 2 * size]
             found = self._tokenizer.encode(head)
-            if found.overflowing:
-                end = max(stop for _, stop in found.offsets)
+            if len(found.overflowing) > 1:
+                end = max(stop for _, stop in found.overflowing[0].offsets)
                 space = _SPACE.search(head, end)
                 return head[: space.start()] if space else head
             size *= 2
