@@ -198,7 +198,7 @@ def decode_record(data: bytes, kind: type[Record], name: str, schema: int) -> Re
                 f"{name} has schema {number}; this packhorse reads up to {schema}: upgrade it"
             )
         return msgspec.convert(found, kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as err:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as err:
         raise Corrupt(f"{name} is not a valid record: {err}: publish it again") from err
 
 

@@ -155,7 +155,7 @@ def _spec(
     def filled(text: str, key: str) -> str:
         try:
             return text.format(name=name, i=number)
-        except (KeyError, IndexError, ValueError) as err:
+        except Exception as err:  # str.format reaches into attributes and widths
             raise document.error(
                 (*at, key),
                 f"{key} {text!r}: only {{name}} (of a glob) and {{i}} (of repeat) can be filled in",
@@ -187,4 +187,8 @@ def _spec(
 
 def _located(root: Path, source: str) -> str:
     path = root / source
-    return str(path) if path.exists() or source.startswith((".", "/", "~")) else source
+    try:
+        there = path.exists()
+    except OSError:  # a name that is too long
+        there = False
+    return str(path) if there or source.startswith((".", "/", "~")) else source

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from packhorse.artifact import decode_record
-from packhorse.errors import InvalidInput
+from packhorse.errors import Corrupt, InvalidInput
 from packhorse.files import write_atomically
 
 SCHEMA = 1
@@ -45,8 +45,7 @@ def load_deployment(path: Path = DEPLOYMENT_FILE) -> Deployment:
     """Read what runs.
 
     Raises:
-        InvalidInput: Nothing is deployed.
-        Corrupt: The file is not such a record.
+        InvalidInput: Nothing is deployed, or the file is not such a record.
     """
     try:
         data = path.read_bytes()
@@ -54,4 +53,12 @@ def load_deployment(path: Path = DEPLOYMENT_FILE) -> Deployment:
         raise InvalidInput(
             f"nothing is deployed ({path} is missing): run packhorse deploy up"
         ) from err
-    return decode_record(data, Deployment, str(path), SCHEMA)
+    except OSError as err:
+        raise InvalidInput(f"{path} cannot be read: {err.strerror}") from err
+    try:
+        return decode_record(data, Deployment, str(path), SCHEMA)
+    except Corrupt as err:
+        raise InvalidInput(
+            f"{path} is damaged: stop the servers that run (pkill -f 'packhorse serve'), then "
+            "remove the file"
+        ) from err

@@ -29,6 +29,7 @@ class Document:
     def __init__(self, text: str, name: str) -> None:
         self.name = name
         self._lines: dict[Path_, int] = {}
+        self._walked: set[int] = set()
         try:
             loader = yaml.SafeLoader(text)
             root = loader.get_single_node()
@@ -38,8 +39,10 @@ class Document:
         except yaml.MarkedYAMLError as err:
             line = err.problem_mark.line + 1 if err.problem_mark else 1
             raise InvalidInput(f"{name}:{line}: not YAML: {err.problem}") from err
-        except yaml.YAMLError as err:
-            raise InvalidInput(f"{name}: not YAML: {err}") from err
+        except (yaml.YAMLError, ValueError, TypeError, RecursionError) as err:
+            if isinstance(err, InvalidInput):
+                raise
+            raise InvalidInput(f"{name}: not YAML that can be read: {err}"[:300]) from err
 
     @classmethod
     def read(cls, path: Path, remedy: str = "correct the path") -> Document:
@@ -81,9 +84,14 @@ class Document:
 
     def _walk(self, node: yaml.Node, path: Path_) -> None:
         self._lines[path] = node.start_mark.line + 1
+        if id(node) in self._walked:  # an alias: a few lines of them stand for billions of nodes
+            return
+        self._walked.add(id(node))
         if isinstance(node, yaml.MappingNode):
             seen: set[str] = set()
             for key, value in node.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    raise InvalidInput(f"{self.name}:{key.start_mark.line + 1}: a key is no word")
                 if key.value in seen:
                     raise InvalidInput(
                         f"{self.name}:{key.start_mark.line + 1}: key {key.value!r} is given twice: "

@@ -6,6 +6,7 @@ refused, since a misspelt one would change a fleet silently.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,8 @@ from packhorse.files import write_atomically
 from packhorse.ids import check_model_id, check_variant, check_version
 
 SCHEMA = 1
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+"""A server's name is a DNS label: a Service, a file and a folder are called by it."""
 
 
 class PlannedModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -124,6 +127,12 @@ def load_plan(path: Path) -> Plan:
         if server.name in seen:
             raise document.error(at, f"server {server.name!r} is given twice: rename one")
         seen.add(server.name)
+        if not _NAME.fullmatch(server.name):
+            raise document.error(
+                at, f"server name {server.name!r}: use 1 to 63 of a-z, 0-9 and '-', as in cpu-0"
+            )
+        if server.lanes < 1 or server.memory_bytes < 1:
+            raise document.error(at, f"server {server.name!r} has no lanes or no memory_bytes")
         held: set[str] = set()
         for number, model in enumerate(server.models):
             where = (*at, "models", number)

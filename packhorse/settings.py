@@ -92,6 +92,7 @@ class Settings(BaseModel):
     )
     memory_bytes: Bytes | None = Field(
         None,
+        gt=0,
         description="Bytes that models may hold, such as `2GiB`; none: 85 % of the cgroup's or "
         "the machine's memory.",
     )

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
-from packhorse.errors import InvalidInput
 from packhorse.settings import load_settings, setting_options
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Keep two commands from starting and stopping servers under each other's hands."""
+    from packhorse.deployment import DEPLOYMENT_FILE
+
+    DEPLOYMENT_FILE.parent.mkdir(parents=True, exist_ok=True)
+    with (DEPLOYMENT_FILE.parent / "deploy.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @click.group("deploy")
@@ -36,7 +49,9 @@ def up(**flags: object) -> None:
     from packhorse_deploy.runtime import runtime_for
 
     settings = load_settings(flags)
-    deployment = runtime_for(settings.runtime).up(load_plan(settings.plan), settings)
+    plan = load_plan(settings.plan)
+    with one_at_a_time():
+        deployment = runtime_for(settings.runtime).up(plan, settings)
     for name, server in deployment.servers.items():
         click.echo(f"{name} ready at {server.url} with {len(server.models)} models", err=True)
 
@@ -73,13 +88,13 @@ def logs(server: str, follow: bool) -> None:
 @deploy.command("down")
 def down() -> None:
     """Stop what `up` started; requests under way are finished."""
-    from packhorse.deployment import load_deployment
+    from packhorse.deployment import DEPLOYMENT_FILE, load_deployment
     from packhorse_deploy.runtime import runtime_for
 
-    try:
-        deployment = load_deployment()
-    except InvalidInput:
+    if not DEPLOYMENT_FILE.exists():
         click.echo("nothing is deployed", err=True)
         return
-    runtime_for(deployment.runtime).down(deployment)
+    with one_at_a_time():
+        deployment = load_deployment()
+        runtime_for(deployment.runtime).down(deployment)
     click.echo(f"stopped {', '.join(deployment.servers)}", err=True)

@@ -75,6 +75,6 @@ def wait_ready(url: str, alive: Callable[[], bool], advance: Callable[[float], N
 def _tried_all(url: str) -> bool:
     try:
         progress = httpx.get(f"{url}/startupz", timeout=2).json()
-        return bool(progress["started"] and progress["quarantined"])
+        return bool(progress["started"])
     except (httpx.HTTPError, ValueError, KeyError):
         return False

@@ -33,6 +33,12 @@ from packhorse_deploy.runtime import ServerStatus
 LOGS = DEPLOYMENT_FILE.parent / "logs"
 PLANS = DEPLOYMENT_FILE.parent / "plans"
 """The part of the plan that each server was started with, to see later whether it still holds."""
+PASSED_ON = (
+    "store", "cache", "host", "readiness", "drain_seconds", "threads_per_inference",
+    "max_body_bytes", "max_inputs", "max_queue_seconds", "request_timeout_seconds",
+    "retry_seconds",
+)  # fmt: skip
+"""Settings that a server is started with; another value replaces a server that runs."""
 STOP_GRACE_S = 60.0
 SEVERAL_FROM, MANAGEMENT_FROM = 8100, 9100
 """Ports of server i where there are several; a single one takes the settings' ports."""
@@ -55,24 +61,27 @@ class Wanted:
     @property
     def url(self) -> str:
         """Where it will answer."""
-        return f"http://127.0.0.1:{self.port}"
+        host = self.settings.host
+        if host in ("0.0.0.0", "::"):  # noqa: S104 — all addresses, of which this is one
+            host = "127.0.0.1"
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     @property
     def arguments(self) -> list[str]:
         """Arguments of `packhorse`."""
         lanes = min(self.server.lanes, os.cpu_count() or 1)  # the plan may be for a larger machine
-        values = {
+        values = {name: getattr(self.settings, name) for name in PASSED_ON} | {
             "plan": PLANS / f"{self.server.name}.yaml",
             "server": self.server.name,
-            "store": self.settings.store,
-            "cache": self.settings.cache,
-            "host": self.settings.host,
             "port": self.port,
             "management-port": self.management_port,
             "memory-bytes": self.server.memory_bytes,
             "lanes": lanes,
         }
-        return ["serve", *(part for k, v in values.items() for part in (f"--{k}", str(v)))]
+        return [
+            "serve",
+            *(part for k, v in values.items() for part in (f"--{k.replace('_', '-')}", str(v))),
+        ]
 
     def matches(self, running: RunningServer) -> bool:
         """Whether a process serves this, with these settings, already."""
@@ -106,8 +115,8 @@ class ProcessRuntime:
     """Starts `packhorse serve`, one process for each server of the plan."""
 
     def up(self, plan: Plan, settings: Settings) -> Deployment:
-        if not plan.servers:
-            raise InvalidInput("the plan has no servers: run packhorse pack")
+        if not plan.servers or not all(server.models for server in plan.servers):
+            raise InvalidInput("the plan has no servers, or one without models: run packhorse pack")
         running = self._running()
         wanted = _wanted(plan, settings)
         kept = {n: s for n, s in running.items() if n in wanted and wanted[n].matches(s)}
@@ -127,8 +136,8 @@ class ProcessRuntime:
                 for name, one in fresh.items():
                     servers[name] = one.start()
                     _record(servers)
-                for name in fresh:
-                    _wait(name, servers[name], bar.advance)
+                for name in wanted:  # those that ran before too: they may hang
+                    _wait(name, servers[name], bar.advance if name in fresh else lambda _: None)
             except BaseException:
                 _stop({name: servers[name] for name in fresh if name in servers})
                 _record(kept)
@@ -149,7 +158,7 @@ class ProcessRuntime:
 
     def logs(self, server: str, follow: bool) -> Iterator[str]:
         path = LOGS / f"{server}.log"
-        if not path.exists():
+        if "/" in server or not path.exists():
             raise InvalidInput(f"server {server!r} has no log {path}: see packhorse deploy status")
         with path.open(encoding="utf-8", errors="replace") as file:
             while True:
@@ -165,10 +174,9 @@ class ProcessRuntime:
         DEPLOYMENT_FILE.unlink(missing_ok=True)
 
     def _running(self) -> dict[str, RunningServer]:
-        try:
-            deployment = load_deployment()
-        except InvalidInput:
+        if not DEPLOYMENT_FILE.exists():
             return {}
+        deployment = load_deployment()
         if deployment.runtime != "process":
             raise DeployError(
                 f"runtime {deployment.runtime} is deployed here: run packhorse deploy down first"
@@ -183,7 +191,7 @@ def find_process(name: str, server: RunningServer) -> psutil.Process | None:
         command = process.cmdline()
         if process.status() == psutil.STATUS_ZOMBIE:
             return None
-    except (psutil.Error, TypeError):
+    except (psutil.Error, TypeError, ValueError):
         return None
     mine = "serve" in command and "--server" in command
     return process if mine and command[command.index("--server") + 1] == name else None

@@ -16,6 +16,8 @@ from packhorse.units import parse_seconds
 if TYPE_CHECKING:
     from packhorse_loadtest.recorder import Latency, Report
 
+LATE_S = 0.1
+"""A tester that sends later than this has measured itself."""
 _CONDITION = re.compile(r"\s*(min|p50|p90|p95|p99|max|errors)\s*>\s*(\S+)\s*")
 
 
@@ -89,6 +91,12 @@ def rnd(
         recorder, seconds = asyncio.run(
             run_rnd(fleet, asked, parse_seconds(timeout), rate, duration_s, seed, bar.advance)
         )
+    if recorder.late_s > LATE_S:
+        click.echo(
+            f"warning: the tester itself fell {recorder.late_s:.1f} s behind: latencies count from "
+            "the intended time, so they are its own; lower --rate",
+            err=True,
+        )
     _finish(recorder.report(fleet, seconds, rate), json_file, conditions)
 
 
@@ -106,7 +114,7 @@ def _finish(report: Report, json_file: str | None, conditions: list[tuple[str, f
     broken = [text for name, limit in conditions if (text := _broken(report, name, limit))]
     for text in broken:
         click.echo(f"error: {text}", err=True)
-    if broken or not report.requests.ok:
+    if broken or report.errors or not report.requests.ok:
         sys.exit(1)
 
 

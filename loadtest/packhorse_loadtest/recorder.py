@@ -58,6 +58,8 @@ class Recorder:
 
     def __init__(self) -> None:
         self.sent = self.ok = 0
+        self.late_s = 0.0
+        """How far behind its schedule the tester sent at worst."""
         self.errors: Counter[str] = Counter()
         self._warm, self._cold = _histogram(), _histogram()
 

@@ -38,6 +38,7 @@ class Client:
         """
         start = time.perf_counter() if intended is None else intended
         self._recorder.sent += 1
+        self._recorder.late_s = max(self._recorder.late_s, time.perf_counter() - start)
         try:
             response = await self._http.post(target.url, json={"inputs": text})
         except httpx.TimeoutException:

@@ -104,5 +104,5 @@ def _served(base: str) -> list[str]:
         response = httpx.get(f"{base}/models", timeout=10)
         response.raise_for_status()
         return [str(row["id"]) for row in response.json()["models"]]
-    except (httpx.HTTPError, ValueError, KeyError) as err:
+    except (httpx.HTTPError, ValueError, KeyError, TypeError) as err:
         raise DeployError(f"{base} does not list its models: {type(err).__name__}: {err}") from err

@@ -19,7 +19,7 @@ from packhorse.artifact import Artifact, File
 from packhorse.errors import Corrupt
 from packhorse.files import atomic_file, cannot_write, write_atomically
 from packhorse.ids import artifact_prefix, blob_key
-from packhorse.store.repository import CHUNK_BYTES, Repository
+from packhorse.store.repository import CHUNK_BYTES, Repository, hash_stream
 
 
 class Cache:
@@ -28,10 +28,13 @@ class Cache:
     def __init__(self, folder: Path) -> None:
         self.folder = Path(os.path.abspath(folder))
 
-    def pull(self, repository: Repository, artifact: Artifact) -> Path:
+    def pull(self, repository: Repository, artifact: Artifact, recheck: bool = False) -> Path:
         """Bring a model's files here and return its folder.
 
         Blocks; safe to call again, and from several processes at once.
+
+        Args:
+            recheck: Read what is here already, and fetch again what is not what it should be.
 
         Raises:
             Corrupt: A blob is missing or not what its digest says.
@@ -39,15 +42,18 @@ class Cache:
         """
         folder = self.folder / artifact_prefix(artifact.id, artifact.version, artifact.variant)
         for file in artifact.files:
-            blob = self._blob(repository, artifact, file)
+            blob = self._blob(repository, artifact, file, recheck)
             self._link(blob, folder / file.path)
         write_atomically(folder / "artifact.json", artifact.encode())
         return folder
 
-    def _blob(self, repository: Repository, artifact: Artifact, file: File) -> Path:
+    def _blob(self, repository: Repository, artifact: Artifact, file: File, recheck: bool) -> Path:
         # Two that fetched one blob at once would leave it on disk twice, each linked somewhere.
         with self._locked(file.sha256):
-            return self._fetch(repository, artifact, file)
+            path = self.folder / blob_key(file.sha256)
+            if not _holds(path, file, recheck):
+                self._fetch(repository, artifact, file, path)
+            return path
 
     @contextmanager
     def _locked(self, sha256: str) -> Iterator[None]:
@@ -62,13 +68,7 @@ class Cache:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _fetch(self, repository: Repository, artifact: Artifact, file: File) -> Path:
-        path = self.folder / blob_key(file.sha256)
-        try:
-            if path.stat().st_size == file.bytes:
-                return path
-        except FileNotFoundError:
-            pass
+    def _fetch(self, repository: Repository, artifact: Artifact, file: File, path: Path) -> None:
         digest = hashlib.sha256()
         size = 0
         with (
@@ -84,7 +84,6 @@ class Cache:
                     f"model {artifact.id!r}: {file.path}: blob {file.sha256} has {size} bytes of "
                     f"{file.bytes} or other content: publish the model again"
                 )
-        return path
 
     def _link(self, blob: Path, target: Path) -> None:
         try:
@@ -101,3 +100,15 @@ class Cache:
                 os.replace(new, target)
         except OSError as err:
             raise cannot_write(target, err) from err
+
+
+def _holds(path: Path, file: File, recheck: bool) -> bool:
+    try:
+        if path.stat().st_size != file.bytes:
+            return False
+        if not recheck:
+            return True
+        with path.open("rb") as stream:
+            return hash_stream(stream) == file.sha256
+    except OSError:
+        return False

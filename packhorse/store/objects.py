@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from packhorse.errors import InvalidInput
 
@@ -46,12 +46,15 @@ def open_objects(url: str) -> Objects:
     """
     from packhorse.store.local import LocalObjects
 
-    parts = urlsplit(url)
-    if parts.scheme in ("", "file"):
-        folder = unquote(parts.netloc + parts.path)
-        if not folder:
-            raise InvalidInput(f"store {url!r} names no folder: write file:///dir")
-        return LocalObjects(Path(folder))
-    raise InvalidInput(
-        f"store {url!r}: scheme {parts.scheme!r} is not supported by this version: use file:///dir"
-    )
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        folder = url
+    elif scheme == "file":
+        folder = unquote(rest[len("localhost") :] if rest.startswith("localhost/") else rest)
+    else:
+        raise InvalidInput(
+            f"store {url!r}: scheme {scheme!r} is not supported by this version: use file:///dir"
+        )
+    if not folder or "\0" in folder:
+        raise InvalidInput(f"store {url!r} names no folder: write file:///dir")
+    return LocalObjects(Path(folder))

@@ -11,18 +11,24 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from packhorse.errors import DeadlineExceeded, DoesNotFit, Quarantined, QueueFull
 from packhorse.protocol import PredictRequest
 from packhorse.settings import Settings
 from packhorse.store.cache import Cache
 from packhorse.store.repository import Repository
+from packhorse_server.deadline import Deadline
 from packhorse_server.loader import Loader
 from packhorse_server.metrics import Metrics
+from packhorse_server.model import Model
 from packhorse_server.readiness import Readiness, parse_policy
 from packhorse_server.registry import Entry, Registry, State
 from packhorse_server.residency import Residency
 from packhorse_server.resources import granted_cpus, memory_budget_bytes
-from packhorse_server.scheduler import Deadline, Scheduler
+from packhorse_server.scheduler import Scheduler
 from packhorse_server.tasks import parse_inputs
+
+LONGEST_LOAD_S = 3600.0
+"""How long a load at start may wait for room."""
 
 
 @dataclass(frozen=True)
@@ -76,18 +82,18 @@ class Engine:
         self.scheduler.close()
 
     async def predict(
-        self, model_id: str, request: PredictRequest, timeout_s: float | None = None
+        self, model_id: str, request: PredictRequest, deadline: Deadline
     ) -> Prediction:
         """Answer a request.
 
         Raises:
             ModelNotFound, NotReady, InvalidInput, QueueFull, DeadlineExceeded, DoesNotFit
         """
-        deadline = Deadline(timeout_s or self.settings.request_timeout_seconds)
         entry = self.registry.get(model_id)
         entry.require_available()
         start = time.perf_counter()
-        async with self.residency.using(entry) as (model, cold):
+        model, cold = await self._hold(entry, deadline)
+        try:
             load_s = time.perf_counter() - start if cold else None
             texts, many = parse_inputs(
                 request.inputs, model.task.takes_pairs, self.settings.max_inputs
@@ -102,6 +108,8 @@ class Engine:
                 return answers
 
             answers, queue_s, infer_s = await self.scheduler.run(entry, len(texts), deadline, work)
+        finally:
+            self.residency.release(entry)
         return Prediction(
             [answer for answer, _ in answers] if many else answers[0][0],
             model.artifact.version,
@@ -110,6 +118,19 @@ class Engine:
             infer_s,
             load_s,
         )
+
+    async def _hold(self, entry: Entry, deadline: Deadline) -> tuple[Model, bool]:
+        """Hold a model in memory; one that does not load any more is pulled anew."""
+        waiting_s = entry.in_flight * entry.seconds_per_text
+        if entry.model is None and waiting_s > self.settings.max_queue_seconds:
+            raise QueueFull(entry.id, waiting_s)
+        try:
+            return await self.residency.acquire(entry, deadline)
+        except (DoesNotFit, DeadlineExceeded):
+            raise
+        except Exception as err:
+            self._loader.quarantine(entry, err)
+            raise Quarantined(entry.id, entry.reason) from err
 
     def readiness(self) -> Readiness:
         """Say whether new requests should be sent here."""
@@ -131,11 +152,10 @@ class Engine:
         if entry.artifact is not None:
             tokens = entry.artifact.cost.latency[0].tokens if entry.artifact.cost.latency else 0
             entry.seconds_per_text = entry.artifact.cost.seconds_at(tokens) if tokens else 0.0
-        start = time.perf_counter()
         if entry.model is not None:
             await self.residency.evict(entry)
-        async with self.residency.using(entry):
-            self.metrics.loaded(entry.id, time.perf_counter() - start, "start")
+        await self.residency.acquire(entry, Deadline(LONGEST_LOAD_S))
+        self.residency.release(entry)
 
     def count(self, state: State) -> int:
         """Return how many models are in a state."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import secrets
 import signal
 import socket
@@ -45,6 +46,10 @@ def serve(engine: Engine, settings: Settings) -> None:
     if settings.management_port:
         management_socket = bind("127.0.0.1", settings.management_port, "--management-port")
     asyncio.run(_run(engine, settings, sockets, management_socket))
+    # All that was accepted is answered. A pull or a load that hangs in a thread cannot be
+    # interrupted, and an ordinary exit would wait for it.
+    logging.shutdown()
+    os._exit(0)
 
 
 async def _run(
@@ -79,6 +84,13 @@ async def _run(
     stopped.cancel()
     for listener in listeners:
         listener.should_exit = True
+    again = asyncio.create_task(stop.wait())
+    end = loop.time() + settings.request_timeout_seconds  # no accepted request may take longer
+    while not again.done() and not all(run.done() for run in runs) and loop.time() < end:
+        await asyncio.sleep(0.02)
+    for listener in listeners:
+        listener.force_exit = True
+    again.cancel()
     await asyncio.gather(*runs, return_exceptions=True)
     await engine.stop()
     log.info("stopped")

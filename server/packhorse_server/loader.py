@@ -99,30 +99,34 @@ class Loader:
             )
             await load_once(entry)
         except Exception as err:
-            known = isinstance(err, PackhorseError)
-            entry.error = (
-                err
-                if isinstance(err, PackhorseError)
-                else InvalidInput(f"{type(err).__name__}: {err}")
-            )
-            entry.state = State.QUARANTINED
-            wait_s = min(self._settings.retry_seconds * 2**entry.attempts, LONGEST_RETRY_S)
-            entry.attempts += 1
-            entry.retry_at = self._clock() + wait_s
-            log.warning(
-                "quarantined model=%s attempts=%d retry_in=%.0fs reason=%s",
-                entry.id, entry.attempts, wait_s, entry.error, exc_info=not known,
-            )  # fmt: skip
+            self.quarantine(entry, err)
             return
         entry.error, entry.attempts = None, 0
         entry.state = State.AVAILABLE
         log.info("available model=%s seconds=%.2f", entry.id, self._clock() - start)
 
+    def quarantine(self, entry: Entry, err: Exception) -> None:
+        """Set a model aside with its reason, and say when it is tried again."""
+        known = isinstance(err, PackhorseError)
+        entry.error = (
+            err if isinstance(err, PackhorseError) else InvalidInput(f"{type(err).__name__}: {err}")
+        )
+        entry.state = State.QUARANTINED
+        doublings = min(entry.attempts, 16)  # a float overflows after 1,023
+        wait_s = min(self._settings.retry_seconds * 2**doublings, LONGEST_RETRY_S)
+        entry.attempts += 1
+        entry.retry_at = self._clock() + wait_s
+        log.warning(
+            "quarantined model=%s attempts=%d retry_in=%.0fs reason=%s",
+            entry.id, entry.attempts, wait_s, entry.error, exc_info=None if known else err,
+        )  # fmt: skip
+
     def _pull(self, entry: Entry) -> tuple[Artifact, Path]:
         version = entry.version or self._repository.latest(entry.id)
         variant = entry.variant or self._choose_variant(entry.id, version)
         artifact = self._repository.artifact(entry.id, version, variant)
-        return artifact, self._cache.pull(self._repository, artifact)
+        # What failed before may have been damaged in the cache: it is read again.
+        return artifact, self._cache.pull(self._repository, artifact, recheck=entry.attempts > 0)
 
     def _choose_variant(self, model_id: str, version: str) -> str:
         published = self._repository.variants(model_id, version)

@@ -21,7 +21,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from packhorse.errors import ModelNotFound
-from packhorse_server.registry import State
+from packhorse_server.registry import Entry, State
 
 if TYPE_CHECKING:
     from packhorse_server.engine import Engine, Prediction
@@ -70,6 +70,7 @@ class Metrics(Collector):
             buckets=(1, 10, 60, 600, 3600, 86400), registry=registry,
         )  # fmt: skip
         engine.residency.ages_at_eviction = self._ages.observe
+        engine.residency.on_load = self.loaded
         registry.register(self)
 
     def answered(
@@ -94,12 +95,11 @@ class Metrics(Collector):
         self._queue.observe(answer.queue_s)
         self._inference.observe(answer.infer_s)
         self._batches.observe(1)
-        if answer.load_s is not None:
-            self.loaded(entry.id, answer.load_s, "cold")
 
-    def loaded(self, model_id: str, seconds: float, kind: str) -> None:
+    def loaded(self, entry: Entry, seconds: float) -> None:
         """Count a load, at `start` or `cold` on behalf of a request."""
-        self._loads.labels(model_id, kind).inc()
+        kind = "cold" if entry.state is State.AVAILABLE else "start"
+        self._loads.labels(entry.id, kind).inc()
         self._load_seconds.observe(seconds)
 
     def render(self) -> bytes:

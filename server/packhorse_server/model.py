@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from packhorse.artifact import Artifact
-from packhorse.errors import InvalidInput
+from packhorse.errors import InvalidInput, PackhorseError
 from packhorse_server.backends import Backend, load_backend
 from packhorse_server.tasks import Task, Text, task_for
 from packhorse_server.tokenizers import Encoder, Encoders
@@ -32,7 +32,10 @@ class Model:
             The answer, and whether the text was cut to the model's length.
         """
         arrays, cut = self.encoder.encode(text)
-        return self.task.decode(self.backend.run(arrays), parameters), cut
+        outputs = self.backend.run(arrays)
+        if not np.isfinite(outputs[0]).all():
+            raise PackhorseError(f"model {self.artifact.id!r} gave numbers that are not finite")
+        return self.task.decode(outputs, parameters), cut
 
 
 def load_model(artifact: Artifact, folder: Path, threads: int, encoders: Encoders) -> Model:

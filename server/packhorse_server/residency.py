@@ -7,12 +7,13 @@ that was used longest ago gives way, unless it is pinned or answering.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable
 
 from packhorse.artifact import Artifact
-from packhorse.errors import DoesNotFit
+from packhorse.errors import DeadlineExceeded, DoesNotFit
+from packhorse_server.deadline import Deadline
 from packhorse_server.model import Model
 from packhorse_server.registry import Entry
 
@@ -37,12 +38,14 @@ class Residency:
         self.budget_bytes = budget_bytes
         self.evictions = 0
         self.ages_at_eviction: Callable[[float], None] = lambda age: None
+        self.on_load: Callable[[Entry, float], None] = lambda entry, seconds: None
         self._entries, self._clock = entries, clock
         self._load, self._unload = load, unload
         self._private_bytes: dict[str, int] = {}
         self._shared: Counter[str] = Counter()
         self._blob_bytes: dict[str, int] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._loading: dict[str, asyncio.Task[Model]] = {}
+        self._giving_way: set[str] = set()
         self._room = asyncio.Lock()
 
     @property
@@ -52,28 +55,50 @@ class Residency:
             self._blob_bytes[digest] for digest, users in self._shared.items() if users
         )
 
-    @asynccontextmanager
-    async def using(self, entry: Entry) -> AsyncIterator[tuple[Model, bool]]:
-        """Hold a model in memory for a block, loading it first if need be.
+    async def acquire(self, entry: Entry, deadline: Deadline) -> tuple[Model, bool]:
+        """Hold a model in memory until `release`, loading it first if need be.
 
-        Yields:
-            The model, and whether it was cold.
+        However many wait for a model, it is loaded once; one that gives up does not stop it.
+
+        Returns:
+            The model, and whether it was cold: all who waited for the load found it so.
 
         Raises:
             DoesNotFit: It is larger than the budget that pinned models leave.
+            DeadlineExceeded: It was not in memory in time.
         """
+        while entry.id in self._giving_way:
+            deadline.check()
+            await asyncio.sleep(ROOM_POLL_S)
         entry.in_flight += 1
         try:
             model, cold = entry.model, False
             if model is None:
-                async with self._locks.setdefault(entry.id, asyncio.Lock()):
-                    model = entry.model
-                    if model is None:
-                        model, cold = await self._make_resident(entry), True
-            entry.last_used = self._clock()
-            yield model, cold
-        finally:
-            entry.in_flight -= 1
+                model, cold = await self._load_in_time(entry, deadline), True
+        except BaseException:
+            self.release(entry)
+            raise
+        entry.last_used = self._clock()
+        return model, cold
+
+    def release(self, entry: Entry) -> None:
+        """Let go of what `acquire` held."""
+        entry.in_flight -= 1
+
+    async def _load_in_time(self, entry: Entry, deadline: Deadline) -> Model:
+        task = self._loading.get(entry.id)
+        if task is None:
+            task = self._loading[entry.id] = asyncio.create_task(self._make_resident(entry))
+            task.add_done_callback(lambda done: self._loaded(entry.id, done))
+        done, _ = await asyncio.wait({task}, timeout=max(0.0, deadline.remaining_s()))
+        if not done:
+            raise DeadlineExceeded(deadline.timeout_s)
+        return task.result()
+
+    def _loaded(self, model_id: str, task: asyncio.Task[Model]) -> None:
+        del self._loading[model_id]
+        if not task.cancelled():
+            task.exception()  # all who wanted it may have given up; unread, it would be logged
 
     async def evict(self, entry: Entry) -> None:
         """Take a model out of memory, whose requests have ended."""
@@ -87,13 +112,18 @@ class Residency:
         if artifact is None:
             raise RuntimeError(f"{entry.id} is made resident before it was pulled: this is a bug")
         async with self._room:
-            await self._make_room(entry, artifact)
+            try:
+                await self._make_room(entry, artifact)
+            finally:
+                self._giving_way.clear()
             self._enter(artifact)
+        start = time.perf_counter()
         try:
             entry.model = await self._load(entry)
         except BaseException:
             self._strike(artifact)
             raise
+        self.on_load(entry, time.perf_counter() - start)
         return entry.model
 
     async def _make_room(self, entry: Entry, artifact: Artifact) -> None:
@@ -101,13 +131,19 @@ class Residency:
         while self.resident_bytes + self._need(artifact) > self.budget_bytes:
             loaded = [e for e in self._entries if e.model is not None]
             idle = [e for e in loaded if not e.pinned and not e.in_flight]
-            if not idle:  # somebody answers, or is loading: it will end
+            if not idle:
+                # All are answering: the one used longest ago takes no more requests until it has
+                # given way, or a busy model would keep the others out for ever.
+                busy = [e for e in loaded if not e.pinned]
+                if busy and not self._giving_way:
+                    self._giving_way.add(min(busy, key=lambda e: e.last_used).id)
                 await asyncio.sleep(ROOM_POLL_S)
                 continue
             victim = min(idle, key=lambda e: e.last_used)
             self.evictions += 1
             self.ages_at_eviction(self._clock() - victim.last_used)
             await self.evict(victim)
+            self._giving_way.discard(victim.id)
 
     def _require_fit(self, entry: Entry, artifact: Artifact) -> None:
         """Refuse what would not fit even if all that can be evicted were, before any of it is."""

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from packhorse.errors import DeadlineExceeded, QueueFull
+from packhorse_server.deadline import Deadline
 from packhorse_server.registry import Entry
 
 T = TypeVar("T")
@@ -22,23 +23,6 @@ def _let_go(entry: Entry, late: asyncio.Future[T]) -> None:
     entry.in_flight -= 1
     if not late.cancelled():
         late.exception()  # nobody waits for it; unread, it would be logged as lost
-
-
-class Deadline:
-    """The moment after which nobody waits for the answer any more."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self.timeout_s = timeout_s
-        self._end = time.monotonic() + timeout_s
-
-    def remaining_s(self) -> float:
-        """Return the seconds left, negative when it has passed."""
-        return self._end - time.monotonic()
-
-    def check(self) -> None:
-        """Raise DeadlineExceeded when it has passed."""
-        if self.remaining_s() <= 0:
-            raise DeadlineExceeded(self.timeout_s)
 
 
 class Scheduler:
@@ -75,11 +59,13 @@ class Scheduler:
         self._wait(entry, predicted_s)
         started = [0.0]
 
-        def begin() -> T:
+        def begin() -> tuple[T, float]:
             started[0] = time.perf_counter()
             loop.call_soon_threadsafe(self._wait, entry, -predicted_s)
             deadline.check()
-            return work()
+            answer = work()
+            # Here and not on the event loop, whose own queue would be taken for inference.
+            return answer, time.perf_counter() - started[0]
 
         job = self._pool.submit(begin)
         future = asyncio.wrap_future(job)
@@ -91,12 +77,11 @@ class Scheduler:
                 entry.in_flight += 1  # it still runs: the model must stay in memory until it ends
                 future.add_done_callback(lambda late: _let_go(entry, late))
             raise DeadlineExceeded(deadline.timeout_s)
-        result = future.result()
-        ended = time.perf_counter()
-        per_text = (ended - started[0]) / texts
+        result, infer_s = future.result()
+        per_text = infer_s / texts
         known = entry.seconds_per_text
         entry.seconds_per_text = 0.8 * known + 0.2 * per_text if known else per_text
-        return result, started[0] - queued, ended - started[0]
+        return result, started[0] - queued, infer_s
 
     def close(self) -> None:
         """End the lanes once their work is done."""

@@ -38,6 +38,8 @@ class Encoder:
         """
         first, pair = self._head(text.text), None if text.pair is None else self._head(text.pair)
         found = self._tokenizer.encode(first, pair)
+        if not found.ids:
+            raise InvalidInput("the text has no tokens that the model knows: send another")
         arrays = {
             "input_ids": np.array([found.ids], dtype=np.int64),
             "attention_mask": np.array([found.attention_mask], dtype=np.int64),

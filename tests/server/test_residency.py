@@ -6,7 +6,8 @@ from typing import cast
 import pytest
 
 from packhorse.artifact import Shared
-from packhorse.errors import DoesNotFit
+from packhorse.errors import DeadlineExceeded, DoesNotFit
+from packhorse_server.deadline import Deadline
 from packhorse_server.model import Model
 from packhorse_server.registry import Entry
 from packhorse_server.residency import Residency
@@ -54,8 +55,9 @@ class Ledger:
         self.unloads.append(model.artifact.id)
 
     async def use(self, index: int) -> bool:
-        async with self.residency.using(self.entries[index]) as (_, cold):
-            return cold
+        _, cold = await self.residency.acquire(self.entries[index], Deadline(5))
+        self.residency.release(self.entries[index])
+        return cold
 
 
 def test_a_model_is_loaded_once_however_many_wait(tmp_path: Path) -> None:
@@ -64,7 +66,7 @@ def test_a_model_is_loaded_once_however_many_wait(tmp_path: Path) -> None:
     async def main() -> list[bool]:
         return await asyncio.gather(*(ledger.use(0) for _ in range(50)))
 
-    assert sum(asyncio.run(main())) == 1
+    assert all(asyncio.run(main()))  # each waited for the load
     assert ledger.loads == ["m0"]
 
 
@@ -113,15 +115,59 @@ def test_a_model_in_use_is_not_evicted_and_the_next_waits_for_it(tmp_path: Path)
     ledger = Ledger(tmp_path, 10, [10, 10])
 
     async def main() -> None:
-        async with ledger.residency.using(ledger.entries[0]):
-            waiting = asyncio.create_task(ledger.use(1))
-            await asyncio.sleep(0.05)
-            assert ledger.unloads == []
-            assert not waiting.done()
+        await ledger.residency.acquire(ledger.entries[0], Deadline(5))
+        waiting = asyncio.create_task(ledger.use(1))
+        await asyncio.sleep(0.05)
+        assert ledger.unloads == []
+        assert not waiting.done()
+        ledger.residency.release(ledger.entries[0])
         assert await asyncio.wait_for(waiting, 5)
 
     asyncio.run(main())
     assert ledger.unloads == ["m0"]
+
+
+def test_a_busy_model_gives_way_to_one_that_waits(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, 10, [10, 10])
+    stop = asyncio.Event()
+
+    async def keep_busy() -> None:
+        while not stop.is_set():
+            await ledger.residency.acquire(ledger.entries[0], Deadline(5))
+            await asyncio.sleep(0.02)
+            ledger.residency.release(ledger.entries[0])
+
+    async def main() -> None:
+        busy = [asyncio.create_task(keep_busy()) for _ in range(4)]
+        await asyncio.sleep(0.05)
+        assert await asyncio.wait_for(ledger.use(1), 2)
+        stop.set()
+        await asyncio.gather(*busy)
+
+    asyncio.run(main())
+
+
+def test_a_request_for_a_cold_model_keeps_its_deadline_and_the_load_goes_on(
+    tmp_path: Path,
+) -> None:
+    ledger = Ledger(tmp_path, 10, [10])
+    go_on = asyncio.Event()
+
+    async def slow(entry: Entry) -> Model:
+        await go_on.wait()
+        return await ledger.load(entry)
+
+    ledger.residency._load = slow
+
+    async def main() -> None:
+        with pytest.raises(DeadlineExceeded):
+            await ledger.residency.acquire(ledger.entries[0], Deadline(0.05))
+        assert ledger.entries[0].in_flight == 0
+        go_on.set()
+        await ledger.use(0)
+        assert ledger.loads == ["m0"]
+
+    asyncio.run(main())
 
 
 def test_a_model_larger_than_the_budget_is_named_and_changes_nothing(tmp_path: Path) -> None:

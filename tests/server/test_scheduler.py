@@ -1,11 +1,13 @@
 import asyncio
 import threading
+import time
 
 import pytest
 
 from packhorse.errors import DeadlineExceeded, QueueFull
+from packhorse_server.deadline import Deadline
 from packhorse_server.registry import Entry
-from packhorse_server.scheduler import Deadline, Scheduler
+from packhorse_server.scheduler import Scheduler
 
 
 def test_work_runs_off_the_event_loop_and_its_time_is_told() -> None:
@@ -71,6 +73,21 @@ def test_one_request_is_taken_however_long_it_is_when_nothing_waits() -> None:
         scheduler = Scheduler(1, max_queue_seconds=0.1)
         answer = await scheduler.run(Entry("m", seconds_per_text=9), 10, Deadline(5), lambda: "ok")
         assert answer[0] == "ok"
+        scheduler.close()
+
+    asyncio.run(main())
+
+
+def test_service_time_is_the_lanes_and_not_the_event_loops() -> None:
+    async def main() -> None:
+        scheduler = Scheduler(1, 1.0)
+        entry = Entry("m")
+        working = asyncio.create_task(scheduler.run(entry, 1, Deadline(5), lambda: None))
+        await asyncio.sleep(0)
+        time.sleep(0.2)  # the loop is busy with something else
+        _, _, infer_s = await working
+        assert infer_s < 0.1
+        assert entry.seconds_per_text < 0.1
         scheduler.close()
 
     asyncio.run(main())

@@ -77,13 +77,22 @@ def _run(jobs: Sequence[Job], settings: Settings, done: Callable[[Result], None]
         return
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor, as_completed
+    from concurrent.futures.process import BrokenProcessPool
+
+    from packhorse_trace.pipeline import Result
 
     # Not forked: torch and ONNX Runtime have threads, which a fork would lose.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(settings.jobs, len(shapes)), context) as pool:
-        futures = [pool.submit(run_shape, group, settings) for group in shapes.values()]
-        for future in as_completed(futures):
-            for result in future.result():
+        groups = {pool.submit(run_shape, group, settings): group for group in shapes.values()}
+        for future in as_completed(groups):
+            try:
+                results = future.result()
+            except BrokenProcessPool:  # a worker was killed, by the system for its memory perhaps
+                reason = "a worker process was killed: run trace again, with fewer --jobs"
+                results = [Result(j.spec.id, j.processor, "failed", j.version, j.variant,
+                                  reason=reason) for j in groups[future]]  # fmt: skip
+            for result in results:
                 done(result)
 
 

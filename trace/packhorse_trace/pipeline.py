@@ -12,7 +12,7 @@ import msgspec
 
 from packhorse import artifact as records
 from packhorse.catalog import ModelSpec
-from packhorse.errors import PackhorseError
+from packhorse.errors import PackhorseError, TraceError
 from packhorse.settings import Settings
 from packhorse.store.repository import Repository, hash_stream
 from packhorse_trace.machine import this_machine
@@ -78,10 +78,10 @@ def plan_jobs(
                 variant = tracer.variant(spec)
                 version = source.version(spec, tracer.options())
                 shape = f"{variant} {source.shape(spec)}"
-            except PackhorseError as err:
-                results.append(Result(spec.id, processor, "failed", reason=str(err)))
+            except Exception as err:  # a source may be wrong in any way; the others are not
+                results.append(Result(spec.id, processor, "failed", reason=_reason(err)))
                 continue
-            if not force and repository.has(spec.id, version, variant):
+            if not force and _is_published(repository, spec, source, version, variant):
                 repository.mark_latest(spec.id, version)
                 results.append(Result(spec.id, processor, "unchanged", version, variant))
             else:
@@ -112,11 +112,9 @@ def run_jobs(
                 added = repository.publish(artifact, Path(folder))
             sibling = Sibling(job.shape, artifact.files, artifact.cost)
             status = "traced"
-        except PackhorseError as err:
-            reason = str(err)
         except Exception as err:
             # Whatever one model makes a compiler do, the other thousands are still to be traced.
-            reason = f"{type(err).__name__}: {err}"[:500]
+            reason = _reason(err)
         seconds = time.monotonic() - start
         done(
             Result(
@@ -157,6 +155,20 @@ class Sibling:
         return msgspec.structs.replace(self.cost, shared=shared)
 
 
+def _reason(err: Exception) -> str:
+    return str(err) if isinstance(err, PackhorseError) else f"{type(err).__name__}: {err}"[:500]
+
+
+def _is_published(
+    repository: Repository, spec: ModelSpec, source: Source, version: str, variant: str
+) -> bool:
+    """A version named in the catalog does not tell whether its source has changed since."""
+    if not repository.has(spec.id, version, variant):
+        return False
+    published = repository.artifact(spec.id, version, variant)
+    return spec.version is None or published.source.revision == source.revision
+
+
 def _make(
     job: Job,
     tracer: Tracer,
@@ -171,6 +183,11 @@ def _make(
     spec, source = job.spec, job.source
     eager = load_eager(source, spec.task)
     compiled = tracer.compile(eager, spec, job.shape, folder)
+    width = compiled.outputs[0].shape[-1]
+    if spec.task == "text-classification" and width not in (-1, len(source.labels)):
+        raise TraceError(
+            f"{source.folder} names {len(source.labels)} labels (id2label), its head has {width}"
+        )
     write_tokenizer(source, folder / "tokenizer.json")
     files = [_file(path, folder) for path in sorted(folder.rglob("*")) if path.is_file()]
     texts = encode_texts(folder / "tokenizer.json", read_texts(spec.samples), source.max_length)

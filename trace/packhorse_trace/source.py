@@ -65,24 +65,28 @@ class Source:
     def labels(self) -> list[str]:
         """Label names in the order of the outputs."""
         names: dict[str, str] = self.config.get("id2label") or {}
+        if not names:  # left out where they are the default ones
+            return [f"LABEL_{i}" for i in range(self.config.get("num_labels", 2))]
         return [names[key] for key in sorted(names, key=int)]
 
     @property
     def pooling(self) -> str:
         """How token vectors become one vector: `mean` or `cls`."""
         config = self._json("1_Pooling/config.json")
-        if config.get("pooling_mode_cls_token"):
+        modes = [key for key, on in config.items() if key.startswith("pooling_mode_") and on]
+        if not config or modes == ["pooling_mode_mean_tokens"]:
+            return "mean"
+        if modes == ["pooling_mode_cls_token"]:
             return "cls"
-        if config and not config.get("pooling_mode_mean_tokens"):
-            modes = [key for key, value in config.items() if value is True]
-            raise TraceError(f"{self.folder}: pooling {modes} is not supported: use mean or cls")
-        return "mean"
+        raise TraceError(f"{self.folder}: pooling {modes} is not supported: use mean or cls")
 
     @property
     def normalize(self) -> bool:
         """Whether vectors are scaled to length one."""
-        modules = self._json("modules.json")
-        return any("Normalize" in module["type"] for module in modules or [])
+        kinds = [str(module["type"]).rpartition(".")[2] for module in self._json("modules.json")]
+        if unknown := set(kinds) - {"Transformer", "Pooling", "Normalize"}:
+            raise TraceError(f"{self.folder}: module {min(unknown)} is not supported: leave it out")
+        return "Normalize" in kinds
 
     @property
     def max_length(self) -> int:
@@ -133,6 +137,14 @@ def read_source(spec: ModelSpec) -> Source:
         config = json.loads((folder / "config.json").read_text("utf-8"))
     except ValueError as err:
         raise TraceError(f"{folder / 'config.json'} is not JSON: {err}") from err
+    if not isinstance(config, dict):
+        raise TraceError(f"{folder / 'config.json'} is not a configuration: it holds no object")
+    kind = config.get("problem_type")
+    if spec.task == "text-classification" and kind not in (None, "single_label_classification"):
+        raise TraceError(
+            f"{folder}: problem_type {kind!r} is not supported by this version, which answers with "
+            "one label's share against the others'"
+        )
     files = sorted({path for pattern in _READ for path in folder.glob(pattern)})
     digest = hashlib.sha256()
     for path in files:

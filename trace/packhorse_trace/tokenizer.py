@@ -28,6 +28,12 @@ def write_tokenizer(source: Source, path: Path) -> None:
         raise TraceError(
             f"{source.folder} has no tokenizer that can be read: {str(err).splitlines()[0][:200]}"
         ) from err
+    known = int(source.config.get("vocab_size", 0))
+    if known and tokenizer.get_vocab_size() > known:
+        raise TraceError(
+            f"{source.folder}: the tokenizer has {tokenizer.get_vocab_size()} tokens, the model "
+            f"knows {known} (vocab_size): resize the model's embeddings to its tokenizer"
+        )
     tokenizer.no_padding()
     tokenizer.no_truncation()
     path.write_text(tokenizer.to_str(), encoding="utf-8")

@@ -25,7 +25,7 @@ STATUS = {
     "deadline_exceeded": 504,
     "does_not_fit": 507,
 }
-BODY_UNREAD = frozenset({"body_too_large", "unsupported_media_type"})
+BODY_UNREAD = frozenset({"body_too_large", "unsupported_media_type", "deadline_exceeded"})
 """Found before the body's end: the connection is closed, or the client would go on sending."""
 JSON = "application/json"
 

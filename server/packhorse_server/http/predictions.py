@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import orjson
 from fastapi import FastAPI
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from packhorse import protocol
-from packhorse.errors import BodyTooLarge, InvalidInput, PackhorseError, UnsupportedMediaType
+from packhorse.errors import (
+    BodyTooLarge,
+    DeadlineExceeded,
+    InvalidInput,
+    PackhorseError,
+    UnsupportedMediaType,
+)
+from packhorse_server.deadline import Deadline
 from packhorse_server.engine import Engine, Prediction
 from packhorse_server.http.errors import JSON, error_response
 
+T = TypeVar("T")
 _BODY = {
     "requestBody": {
         "required": True,
@@ -115,19 +125,31 @@ async def _answer(engine: Engine, model_id: str, request: Request, read: Any) ->
     model_id = model_id.removesuffix("/")
     prediction: Prediction | None = None
     try:
-        asked = await read()
-        prediction = await engine.predict(model_id, asked, _timeout_s(request))
+        deadline = Deadline(_timeout_s(request) or engine.settings.request_timeout_seconds)
+        asked = await _in_time(read(), deadline)
+        prediction = await engine.predict(model_id, asked, deadline)
         body = orjson.dumps(prediction.answer, option=orjson.OPT_SERIALIZE_NUMPY)
         response = Response(body, media_type=JSON)
         outcome = "ok"
     except PackhorseError as err:
         response, outcome = error_response(err), err.code
+    except ClientDisconnect:
+        engine.metrics.answered(model_id, "client_gone", time.perf_counter() - start, None)
+        return Response(status_code=499)  # nobody reads it
     except Exception:
         engine.metrics.answered(model_id, "internal", time.perf_counter() - start, None)
         raise
     engine.metrics.answered(model_id, outcome, time.perf_counter() - start, prediction)
     _set_headers(response, prediction)
     return response
+
+
+async def _in_time(reading: Coroutine[Any, Any, T], deadline: Deadline) -> T:
+    """Read a request, but no longer than its deadline: a slow client must not hold us."""
+    try:
+        return await asyncio.wait_for(reading, deadline.remaining_s())
+    except asyncio.TimeoutError as err:
+        raise DeadlineExceeded(deadline.timeout_s) from err
 
 
 def _set_headers(response: Response, prediction: Prediction | None) -> None:
