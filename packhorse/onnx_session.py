@@ -56,7 +56,9 @@ def open_session(path: Path, threads: int) -> onnxruntime.InferenceSession:
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as err:  # the runtime raises a dozen unrelated classes for a bad file
-        raise InvalidInput(f"ONNX Runtime cannot load {path.name}: {_first_line(err)}") from err
+        raise InvalidInput(
+            f"ONNX Runtime cannot load {path.name}: {_first_line(err, path)}"
+        ) from err
 
 
 def session_inputs(session: onnxruntime.InferenceSession) -> list[TensorSpec]:
@@ -98,5 +100,7 @@ def _spec(node: Any) -> TensorSpec:
     return TensorSpec(node.name, _ONNX_TYPES.get(node.type, node.type), shape)
 
 
-def _first_line(err: Exception) -> str:
-    return (str(err).splitlines() or [type(err).__name__])[0][:300]
+def _first_line(err: Exception, path: Path) -> str:
+    """What went wrong, without the folder: clients read it too."""
+    line = (str(err).splitlines() or [type(err).__name__])[0]
+    return line.replace(str(path), path.name).replace(str(path.parent), "")[:300]

@@ -87,6 +87,28 @@ def test_up_again_leaves_alone_what_fits_and_replaces_what_does_not(folder: Path
     assert httpx.get(f"{url}/predictions/b?seq_0=w1").status_code == 200
 
 
+def test_a_changed_setting_replaces_the_server(folder: Path) -> None:
+    write_plan(folder, ("cpu-0", ["a"]))
+    run("deploy", "up", cwd=folder)
+    before = pids(folder)
+    path = folder / "packhorse.yaml"
+    path.write_text(path.read_text() + "max_body_bytes: 10\n")
+    run("deploy", "up", cwd=folder)
+    assert pids(folder) != before
+    url = load_deployment(folder / ".packhorse/deployment.json").router_url
+    assert httpx.post(f"{url}/predictions/a", json={"inputs": "w1"}).status_code == 413
+
+
+def test_a_damaged_record_is_named_with_the_remedy(folder: Path) -> None:
+    write_plan(folder, ("cpu-0", ["a"]))
+    (folder / ".packhorse").mkdir()
+    (folder / ".packhorse/deployment.json").write_text("{")
+    for command in ("up", "status", "down"):
+        done = run("deploy", command, cwd=folder)
+        assert (done.returncode, "is damaged: stop the servers" in done.stderr) == (2, True)
+    (folder / ".packhorse/deployment.json").unlink()
+
+
 def test_a_server_that_died_is_seen_and_started_again(folder: Path) -> None:
     write_plan(folder, ("cpu-0", ["a"]))
     run("deploy", "up", cwd=folder)

@@ -88,6 +88,12 @@ def test_failures_are_counted_by_code_and_can_fail_the_run(server: Running, tmp_
     assert (done.returncode, report["errors"]) == (1, {"body_too_large": 3})
 
 
+def test_a_tester_that_falls_behind_says_so(server: Running, tmp_path: Path) -> None:
+    arguments = ("--url", server.url, "--rate", "20000", "--duration", "200ms")
+    done = run("test", "rnd", *arguments, cwd=tmp_path)
+    assert "warning: the tester itself fell" in done.stderr
+
+
 def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
     done = run("test", "seq", "--url", "http://127.0.0.1:9", cwd=tmp_path)
     assert (done.returncode, "does not list its models" in done.stderr) == (1, True)

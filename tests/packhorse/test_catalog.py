@@ -90,6 +90,9 @@ def test_what_is_no_path_stays_as_it_is_written(tmp_path: Path) -> None:
         ("schema: 2\nmodels: []", 1, "schema"),
         ("models:\n- {id: a, source: s, task: feature-extraction, version: A}", 2, "version 'A'"),
         ("models: [", 1, "not YAML"),
+        ("models:\n- {id: 'a{i.x}', source: s, task: tensor}", 2, "only {name}"),
+        ("models:\n- {id: 'a{i:>99999999999}', source: s, task: tensor}", 2, "only {name}"),
+        ("models:\n- ? [a, b]\n  : c", 2, "a key is no word"),
         ("- a", 1, "expected a mapping"),
     ],
 )  # fmt: skip
@@ -103,3 +106,21 @@ def test_what_is_wrong_is_named_with_its_line(
 def test_a_missing_catalog_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"nothing\.yaml does not exist"):
         load_catalog(tmp_path / "nothing.yaml")
+
+
+@pytest.mark.parametrize("text", ["models: &a [*a]", "models: [{version: 2024-13-45}]"])
+def test_yaml_that_cannot_be_read_is_one_error(text: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="models.yaml"):
+        load_catalog(catalog(tmp_path, text))
+
+
+def test_aliases_that_stand_for_billions_of_nodes_are_read_at_once(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 10)]
+    with pytest.raises(InvalidInput, match="unknown key"):
+        load_catalog(catalog(tmp_path, "\n".join([*lines, "models: []"])))
+
+
+def test_a_source_of_any_length_is_kept_as_it_is_written(tmp_path: Path) -> None:
+    path = catalog(tmp_path, f"models: [{{id: a, source: {'s' * 5000}, task: tensor}}]")
+    assert load_catalog(path)[0].source == "s" * 5000

@@ -18,6 +18,11 @@ GOLDEN = (Path(__file__).parents[1] / "contracts/plan.yaml").read_text()
         ("id: embed/minilm\n", "id: ../x\n", "not allowed|reserved"),
         ("version: v2", "version: V2", "version 'V2'"),
         ("lanes: 2", "lanes: many", "int"),
+        ("name: cpu-0", "name: ../../evil", "server name '../../evil'"),
+        ("name: cpu-0", "name: --help", "server name '--help'"),
+        ("name: cpu-0", "name: ''", "server name ''"),
+        ("memory_bytes: 2126013005", "memory_bytes: 0", "no memory_bytes"),
+        ("lanes: 2", "lanes: 0", "no lanes"),
         ("instanceType:", "instance_type:", "instance_type"),
     ],
 )

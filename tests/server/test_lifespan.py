@@ -137,3 +137,17 @@ def test_accepted_connections_send_small_answers_at_once() -> None:
     sock = bind("127.0.0.1", 0, "--port")
     assert sock.proto == socket.IPPROTO_TCP
     sock.close()
+
+
+def test_a_client_with_half_a_body_does_not_keep_the_server_alive(tmp_path: Path) -> None:
+    store = str(tmp_path / "s")
+    publish(store, tmp_path / "a", "a")
+    arguments = ("--all", "--drain-seconds", "0", "--request-timeout-seconds", "2")
+    with serving(store, tmp_path / "c", *arguments) as (process, url, _):
+        wait_until(lambda: answers(f"{url}/readyz"))
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as client:
+            client.sendall(b"POST /predictions/a HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+            time.sleep(0.2)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(8) == 0

@@ -1,5 +1,6 @@
 """Loading, readiness and repair of a real server (FAULTS 2, 4, 9)."""
 
+import time
 from pathlib import Path
 
 import msgspec
@@ -170,3 +171,31 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with running(store, tmp_path / "c", ["a"]) as server:
         assert "cannot write" in str(row(server, "a")["reason"])
         assert server.engine.registry.get("a").error.__class__ is StoreError
+
+
+def test_a_model_damaged_in_the_cache_heals_from_the_store(tmp_path: Path) -> None:
+    store = str(tmp_path / "s")
+    for name in ("a", "b"):
+        publish(store, tmp_path / name, name, seed=ord(name), private_bytes=1_000_000)
+    cache = tmp_path / "c"
+    with running(store, cache, ["a", "b"], memory_bytes=1_500_000, retry_seconds=0.2) as server:
+        server.ask("b", "w1")  # a is not in memory now
+        graph = tmp_path / "c/models/a/v1/cpu-fp32/model.onnx"
+        graph.unlink()
+        response = server.ask("a", "w1")
+        assert (response.status_code, response.json()["code"]) == (503, "quarantined")
+        assert str(tmp_path) not in response.text
+        wait_until(lambda: server.ask("a", "w1").status_code == 200)
+
+
+def test_however_often_a_model_failed_it_is_tried_again_at_most_every_five_minutes(
+    tmp_path: Path,
+) -> None:
+    store = str(tmp_path / "s")
+    publish(store, tmp_path / "a", "a", broken=True)
+    with running(store, tmp_path / "c", ["a"], retry_seconds=10.0) as server:
+        entry = server.engine.registry.get("a")
+        entry.attempts = 5000
+        entry.retry_at = 0.0
+        wait_until(lambda: entry.attempts == 5001)
+        assert 200 < entry.retry_at - time.monotonic() <= 300

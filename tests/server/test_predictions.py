@@ -1,6 +1,7 @@
 """The hot path over a real socket (FAULTS 6, 9, 10, 11, 12, 13)."""
 
 import re
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from onnx import TensorProto
 
 from tests.onnx_models import SPECIAL, publish, vectors
-from tests.running import Running, running
+from tests.running import Running, running, wait_until
 
 LABELS = ["a", "b", "c"]
 IDS = ["org/tiny-1.0", "a.b.c", "UPPER", "x" * 200]
@@ -272,3 +273,27 @@ def test_the_page_lists_every_model_and_escapes_what_it_shows(server: Running) -
     for model_id in IDS:
         assert model_id in page.text
     assert "http-equiv=refresh" in page.text
+
+
+def test_a_body_that_does_not_come_is_answered_at_the_deadline(server: Running) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as client:
+        client.sendall(
+            b"POST /predictions/embed HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"X-Request-Timeout-Ms: 200\r\nContent-Length: 100\r\n\r\n{"
+        )
+        answer = client.recv(4096)
+    assert b"504 Gateway Timeout" in answer
+    assert b"connection: close" in answer.lower()
+
+
+def test_a_client_that_hangs_up_is_no_fault_of_the_server(server: Running) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    for _ in range(3):
+        with socket.create_connection((host, int(port)), timeout=10) as client:
+            client.sendall(
+                b"POST /predictions/embed HTTP/1.1\r\nHost: x\r\n"
+                b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+            )
+    wait_until(lambda: 'outcome="client_gone"} 3' in server.http.get("/metrics").text)
+    assert 'outcome="internal"' not in server.http.get("/metrics").text

@@ -50,6 +50,17 @@ def test_a_truncated_blob_in_the_cache_is_pulled_again(tmp_path: Path) -> None:
     assert (folder / "model.onnx").read_bytes() == (tmp_path / "m/model.onnx").read_bytes()
 
 
+def test_a_damaged_blob_in_the_cache_is_found_by_a_recheck(tmp_path: Path) -> None:
+    artifact = publish(str(tmp_path / "s"), tmp_path / "m", "a")
+    repository, cache = Repository.open(str(tmp_path / "s")), Cache(tmp_path / "c")
+    folder = cache.pull(repository, artifact)
+    blob = tmp_path / "c" / blob_key(artifact.files[0].sha256)
+    blob.chmod(0o644)
+    blob.write_bytes(b"\1" + blob.read_bytes()[1:])
+    cache.pull(repository, artifact, recheck=True)
+    assert (folder / "model.onnx").read_bytes() == (tmp_path / "m/model.onnx").read_bytes()
+
+
 def test_a_model_that_is_there_is_not_written_again(tmp_path: Path) -> None:
     artifact = publish(str(tmp_path / "s"), tmp_path / "m", "a")
     repository, cache = Repository.open(str(tmp_path / "s")), Cache(tmp_path / "c")

@@ -101,6 +101,23 @@ def test_a_damaged_blob_is_found(
     assert artifact.files[0].path in fault
 
 
+def test_publishing_again_mends_a_damaged_blob(tmp_path: Path) -> None:
+    artifact = publish(str(tmp_path / "s"), tmp_path / "m", "a")
+    path = tmp_path / "s" / blob_key(artifact.files[0].sha256)
+    path.chmod(0o644)
+    path.write_bytes(b"\1" + path.read_bytes()[1:])
+    repository = Repository.open(str(tmp_path / "s"))
+    assert repository.publish(artifact, tmp_path / "m") == artifact.files[0].bytes
+    assert repository.faults(artifact, {}, lambda _: None) == []
+
+
+@pytest.mark.parametrize("url", ["{}/st#1", "file://{}/st#1", "file://localhost{}/st#1"])
+def test_a_store_url_leads_to_the_folder_that_it_names(url: str, tmp_path: Path) -> None:
+    objects = open_objects(url.format(tmp_path))
+    objects.write("blobs/x", b"1")
+    assert (tmp_path / "st#1/blobs/x").read_bytes() == b"1"
+
+
 def test_a_record_under_another_models_key_is_refused(tmp_path: Path) -> None:
     publish(str(tmp_path / "s"), tmp_path / "m", "a")
     (tmp_path / "s/models/b").mkdir()

@@ -1,6 +1,7 @@
 """From a source folder to a model that answers, with real torch and ONNX Runtime."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -194,6 +195,73 @@ def test_one_broken_model_does_not_stop_the_rest(tmp_path: Path) -> None:
     assert "processor 'gpu' is not supported" in reasons["gpu"]
     assert [record.id for _, record in Repository.open(str(tmp_path / "s")).artifacts()
             if isinstance(record, Artifact)] == ["good"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("tokenizer_config.json", "{broken", "JSONDecodeError"),
+        ("config.json", "[]", "holds no object"),
+        ("modules.json", '[{"idx": 0}]', "KeyError"),
+        ("modules.json", '[{"type": "sentence_transformers.models.Dense"}]', "module Dense"),
+        ("1_Pooling/config.json", '{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": '
+         'true}', "pooling"),
+        ("config.json", {"id2label": {"a": "x"}}, "ValueError"),
+        ("config.json", {"max_position_embeddings": "64"}, "TypeError"),
+        ("config.json", {"problem_type": "multi_label_classification"}, "problem_type"),
+        ("config.json", {"id2label": {"0": "a", "1": "b"}}, "label|cannot load"),
+    ],
+)  # fmt: skip
+def test_an_odd_source_is_refused_and_the_next_one_traced(
+    name: str, content: str | dict[str, object], says: str, tmp_path: Path
+) -> None:
+    odd = save_tiny(tmp_path / "odd")
+    (odd / name).parent.mkdir(exist_ok=True)
+    if isinstance(content, dict):
+        content = json.dumps(json.loads((odd / name).read_text()) | content)
+    (odd / name).write_text(content)
+    good = make_spec(save_tiny(tmp_path / "good"), "good")
+    results = {r.id: r for r in trace(tmp_path / "s", make_spec(odd, "odd"), good)}
+    assert (results["odd"].status, results["good"].status) == ("failed", "traced")
+    assert re.search(says, results["odd"].reason), results["odd"].reason
+
+
+def test_two_labels_without_names_have_the_usual_ones(tmp_path: Path) -> None:
+    source = save_tiny(tmp_path / "m", labels=2)
+    assert "id2label" not in json.loads((source / "config.json").read_text())
+    assert [r.status for r in trace(tmp_path / "s", make_spec(source))] == ["traced"]
+    artifact, folder = pulled(tmp_path, "m", "cpu-fp32")
+    assert artifact.labels == ["LABEL_0", "LABEL_1"]
+    load_model(artifact, folder, 1, Encoders())
+
+
+def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path: Path) -> None:
+    source = save_tiny(tmp_path / "m")
+    tokenizer = json.loads((source / "tokenizer.json").read_text())
+    tokenizer["added_tokens"].append(
+        {"id": 200, "content": "new", "single_word": False, "lstrip": False, "rstrip": False,
+         "normalized": False, "special": False}
+    )  # fmt: skip
+    tokenizer["model"]["vocab"] |= {f"x{i}": i for i in range(193, 200)}
+    (source / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (result,) = trace(tmp_path / "s", make_spec(source))
+    assert "the model knows 200" in result.reason
+
+
+def test_a_named_version_is_traced_again_when_its_source_changed(tmp_path: Path) -> None:
+    spec = make_spec(save_tiny(tmp_path / "m"), version="v1")
+    assert [r.status for r in trace(tmp_path / "s", spec)] == ["traced"]
+    assert [r.status for r in trace(tmp_path / "s", spec)] == ["unchanged"]
+    save_tiny(tmp_path / "m", seed=1)
+    assert [r.status for r in trace(tmp_path / "s", spec)] == ["traced"]
+
+
+def test_a_lost_latest_is_written_again(tmp_path: Path) -> None:
+    spec = make_spec(save_tiny(tmp_path / "m"))
+    trace(tmp_path / "s", spec)
+    (tmp_path / "s/models/m/latest.json").unlink()
+    assert [r.status for r in trace(tmp_path / "s", spec)] == ["unchanged"]
+    pulled(tmp_path, "m", "cpu-fp32")
 
 
 def test_int8_that_loses_its_labels_is_refused_and_published_nowhere(tmp_path: Path) -> None:
