@@ -34,6 +34,10 @@ def this_machine() -> VerifiedOn:
 def machine_to_itself() -> Iterator[None]:
     """Hold a lock that every measuring process of this machine takes."""
     path = Path(tempfile.gettempdir()) / "packhorse-measure.lock"
-    with path.open("a") as lock:
+    try:
+        lock = path.open("a")
+    except PermissionError:  # another user's; to lock it, reading is enough
+        lock = path.open()
+    with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
