@@ -179,11 +179,13 @@ def test_somebody_elses_process_is_never_stopped(folder: Path) -> None:
     pid = pids(folder)["cpu-0"]
     record = path.read_text()
     with subprocess.Popen(["sleep", "60"]) as other:
-        path.write_text(record.replace(str(pid), str(other.pid)))
-        assert run("deploy", "down", cwd=folder).returncode == 0
-        assert other.poll() is None
-        other.kill()
-    path.write_text(record)
+        try:
+            path.write_text(record.replace(str(pid), str(other.pid)))
+            assert run("deploy", "down", cwd=folder).returncode == 0
+            assert other.poll() is None
+        finally:
+            other.kill()
+            path.write_text(record)  # for the end of the test, which stops the real one
 
 
 @pytest.mark.parametrize("runtime", ["docker", "kubernetes"])
