@@ -166,7 +166,7 @@ def publish(
         model_id,
         labels=labels,
         outputs=outputs,
-        **facts,  # type: ignore[arg-type]
+        **facts,  # type: ignore[arg-type] # whatever make_artifact takes
     )
     repository = Repository.open(store)
     repository.objects.prepare()

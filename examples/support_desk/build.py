@@ -104,6 +104,7 @@ def train_head(classes: list[Any]) -> tuple[Any, Any]:
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(inputs @ weight.T + bias, targets)
         loss = loss + WEIGHT_DECAY * weight.pow(2).sum()
+        # torch leaves these two methods untyped.
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 

@@ -98,7 +98,7 @@ async def _run(
 
 def _config(app: object) -> uvicorn.Config:
     return uvicorn.Config(
-        app,  # type: ignore[arg-type]
+        app,  # type: ignore[arg-type] # uvicorn's type for it is narrower than ASGI's
         access_log=False, log_config=None, lifespan="off", server_header=False,
         timeout_keep_alive=75,
     )  # fmt: skip

@@ -35,7 +35,7 @@ class Metrics(Collector):
     """The metrics of one engine, in a registry of their own."""
 
     def __init__(self, engine: Engine) -> None:
-        # Without this, each counter has a second series that nobody asks for.
+        # Without this (which its library leaves untyped), each counter has a second series.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._engine = engine
         self._registry = CollectorRegistry()

@@ -19,7 +19,7 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
 def test_an_error_half_way_leaves_the_old_content_and_nothing_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_atomically(path, b"old")
-    with pytest.raises(RuntimeError), atomic_file(path) as file:  # noqa: PT012
+    with pytest.raises(RuntimeError), atomic_file(path) as file:  # noqa: PT012 — half-way is the point
         file.write(b"half")
         raise RuntimeError
     assert path.read_bytes() == b"old"

@@ -60,7 +60,7 @@ class Watched:
 def test_the_library_is_never_given_much_more_than_the_model_reads(file: Path, word: str) -> None:
     encoder = Encoder(file, LENGTH)
     watched = Watched(encoder._tokenizer)
-    encoder._tokenizer = watched  # type: ignore[assignment]
+    encoder._tokenizer = watched  # type: ignore[assignment] # it stands between, and passes on
     long = word * 2_000
     for text in (Text(long), Text(long, long)):
         arrays, _ = encoder.encode(text)

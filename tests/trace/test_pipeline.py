@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -147,13 +148,13 @@ def test_models_of_one_shape_are_exported_and_measured_once_and_each_is_right(
     counts = {"export": 0, "measure": 0}
     export, measure_onnx = onnx_export.export_graph, measure.measure_onnx
 
-    def counted_export(*arguments: object) -> object:
+    def counted_export(*arguments: Any) -> object:
         counts["export"] += 1
-        return export(*arguments)  # type: ignore[arg-type]
+        return export(*arguments)
 
-    def counted_measure(*arguments: object) -> object:
+    def counted_measure(*arguments: Any) -> object:
         counts["measure"] += 1
-        return measure_onnx(*arguments)  # type: ignore[arg-type]
+        return measure_onnx(*arguments)
 
     monkeypatch.setattr(onnx_export, "export_graph", counted_export)
     monkeypatch.setattr(cpu, "measure_onnx", counted_measure)
@@ -180,8 +181,8 @@ def test_one_broken_model_does_not_stop_the_rest(tmp_path: Path) -> None:
     results = trace(
         tmp_path / "s", headless, make_spec(odd, "odd"), make_spec(speechless, "speechless"),
         make_spec(broken, "broken"), make_spec(tmp_path / "gone", "gone"),
-        make_spec(good.source, "later", precision="bf16"),  # type: ignore[arg-type]
-        make_spec(good.source, "gpu", processors=("gpu",)),  # type: ignore[arg-type]
+        make_spec(tmp_path / "good", "later", precision="bf16"),
+        make_spec(tmp_path / "good", "gpu", processors=("gpu",)),
         good,
     )  # fmt: skip
     reasons = {result.id: result.reason for result in results if result.status == "failed"}
