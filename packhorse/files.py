@@ -13,11 +13,15 @@ from packhorse.errors import StoreError
 
 
 @contextmanager
-def atomic_file(path: Path, mode: int = 0o644) -> Iterator[BinaryIO]:
+def atomic_file(path: Path, mode: int = 0o644, create: bool = False) -> Iterator[BinaryIO]:
     """Open a file beside the target; when the block ends well, flush it and rename it over.
+
+    Args:
+        create: Leave a target that is there already as it is.
 
     Raises:
         StoreError: The disk is full, the folder is not writable, …; nothing is left behind.
+        FileExistsError: With `create`, there is one already.
     """
     temporary: str | None = None
     try:
@@ -28,9 +32,14 @@ def atomic_file(path: Path, mode: int = 0o644) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, mode)
-        os.replace(temporary, path)
-        temporary = None
+        if create:
+            os.link(temporary, path)
+        else:
+            os.replace(temporary, path)
+            temporary = None
     except OSError as err:
+        if create and isinstance(err, FileExistsError):
+            raise
         raise cannot_write(path, err) from err
     finally:
         if temporary is not None:

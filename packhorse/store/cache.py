@@ -69,6 +69,18 @@ class Cache:
             yield
 
     def _fetch(self, repository: Repository, artifact: Artifact, file: File, path: Path) -> None:
+        for last in (False, False, True):
+            try:
+                self._fetch_once(repository, artifact, file, path)
+            except Corrupt:  # perhaps on the way only: what the store holds is asked again
+                if last:
+                    raise
+            else:
+                return
+
+    def _fetch_once(
+        self, repository: Repository, artifact: Artifact, file: File, path: Path
+    ) -> None:
         digest = hashlib.sha256()
         size = 0
         with (

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from packhorse.errors import StoreError
-from packhorse.files import atomic_file, cannot_write, write_atomically
+from packhorse.files import atomic_file, cannot_write
+from packhorse.store.objects import Found
 
 
 class LocalObjects:
     """Objects as files below a folder."""
+
+    remote = False
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(os.path.abspath(folder))
@@ -34,37 +37,75 @@ class LocalObjects:
         except OSError as err:
             raise self._cannot_read(key, err) from err
 
-    def open(self, key: str) -> BinaryIO:
+    def open(self, key: str, start: int = 0) -> BinaryIO:
         try:
-            return self._path(key).open("rb")
+            file = self._path(key).open("rb")
+            file.seek(start)
+            return file
         except OSError as err:
             self._require_folder()
             raise self._cannot_read(key, err) from err
 
-    def size(self, key: str) -> int | None:
+    def find(self, key: str) -> Found | None:
         try:
-            return self._path(key).stat().st_size
+            stat = self._path(key).stat()
         except FileNotFoundError:
             return None
         except OSError as err:
             raise self._cannot_read(key, err) from err
+        return Found(key, stat.st_size, stat.st_mtime)
 
-    def write(self, key: str, data: bytes | Path) -> None:
+    def write(self, key: str, data: bytes | Path, create: bool = False) -> bool:
+        mode = 0o644 if isinstance(data, bytes) else 0o444
+        try:
+            with atomic_file(self._path(key), mode, create) as target:
+                if isinstance(data, bytes):
+                    target.write(data)
+                else:
+                    with data.open("rb") as source:
+                        shutil.copyfileobj(source, target, 1024 * 1024)
+        except FileExistsError:
+            return False
+        return True
+
+    def touch(self, key: str) -> None:
+        try:
+            os.utime(self._path(key))
+        except OSError as err:
+            raise cannot_write(self._path(key), err) from err
+
+    def delete(self, key: str) -> None:
         path = self._path(key)
-        if isinstance(data, bytes):
-            write_atomically(path, data)
-            return
-        with data.open("rb") as source, atomic_file(path, mode=0o444) as target:
-            shutil.copyfileobj(source, target, 1024 * 1024)
+        try:
+            path.unlink(missing_ok=True)
+            for folder in path.parents:  # what held nothing else goes with it
+                if folder == self.folder or any(folder.iterdir()):
+                    break
+                folder.rmdir()
+        except OSError as err:
+            raise StoreError(f"cannot remove {path}: {err.strerror or err}") from err
 
-    def keys(self, prefix: str) -> Iterator[str]:
+    def list(self, prefix: str) -> Iterator[Found]:
+        for found in self._walk(prefix):
+            if not found.key.rpartition("/")[2].startswith("."):
+                yield found
+
+    def leftovers(self) -> Iterator[Found]:
+        for prefix in ("models", "blobs"):
+            for found in self._walk(prefix):
+                name = found.key.rpartition("/")[2]
+                if name.startswith(".") and name.endswith(".tmp"):
+                    yield found
+
+    def _walk(self, prefix: str) -> Iterator[Found]:
         self._require_folder()
-        root = self._path(prefix)
-        for folder, subfolders, names in os.walk(root):
+        for folder, subfolders, names in os.walk(self._path(prefix)):
             subfolders.sort()
             for name in sorted(names):
-                if not name.startswith("."):  # a temporary of a writer that died
-                    yield (Path(folder) / name).relative_to(self.folder).as_posix()
+                key = (Path(folder) / name).relative_to(self.folder).as_posix()
+                found = self.find(key)
+                if found is not None:
+                    yield found
 
     def _path(self, key: str) -> Path:
         path = Path(os.path.normpath(self.folder / key))

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from packhorse.artifact import Artifact, decode_record
+from packhorse.artifact import Artifact, File, decode_record
 from packhorse.errors import Corrupt, InvalidInput, StoreError
 from packhorse.ids import artifact_prefix, blob_key, model_key
 from packhorse.store.objects import Objects, open_objects
@@ -49,17 +49,49 @@ class Repository:
         Raises:
             StoreError: The store cannot be written.
         """
-        added = 0
-        for file in artifact.files:
-            key = blob_key(file.sha256)
-            # Read and not only measured, so that publishing again mends what was damaged.
-            if self._blob_fault(file.sha256, file.bytes) is not None:
-                self.objects.write(key, folder / file.path)
-                added += file.bytes
         prefix = artifact_prefix(artifact.id, artifact.version, artifact.variant)
-        self.objects.write(f"{prefix}/artifact.json", artifact.encode())
+        key = f"{prefix}/artifact.json"
+        published = self.objects.read(key) if self.objects.find(key) else None
+        data = artifact.encode()
+        added = self._write_blobs(artifact, folder)
+        written = published == data or self.objects.write(key, data, create=published is None)
+        # Where another publisher of the same version came first, its measurement is as good.
+        if not written and self._files(artifact) != artifact.files:
+            raise StoreError(
+                f"model {artifact.id!r}: another publisher has just written other content as "
+                f"version {artifact.version}: run again to replace it, or name another version"
+            )
+        if published is None:
+            # What lay unused before the manifest named it may have been collected meanwhile.
+            added += self._write_blobs(artifact, folder)
         self.mark_latest(artifact.id, artifact.version)
         return added
+
+    def _write_blobs(self, artifact: Artifact, folder: Path) -> int:
+        added = 0
+        for file in artifact.files:
+            if not self._is_intact(file):
+                self.objects.write(blob_key(file.sha256), folder / file.path)
+                added += file.bytes
+        return added
+
+    def _files(self, artifact: Artifact) -> list[File]:
+        return self.artifact(artifact.id, artifact.version, artifact.variant).files
+
+    def _is_intact(self, file: File) -> bool:
+        """Tell whether a blob is there and whole, without fetching it over a network.
+
+        S3 has compared the digest when it took the blob; on a disk, reading finds what was damaged
+        since, so that publishing again mends it.
+        """
+        if not self.objects.remote:
+            return self._blob_fault(file.sha256, file.bytes) is None
+        found = self.objects.find(blob_key(file.sha256))
+        return (
+            found is not None
+            and found.bytes == file.bytes
+            and (found.sha256 in (None, file.sha256))
+        )
 
     def mark_latest(self, model_id: str, version: str) -> None:
         """Make a published version the one that is taken where none is named."""
@@ -104,17 +136,21 @@ class Repository:
             artifact = self.artifact(model_id, version, variant)
         except (InvalidInput, Corrupt):
             return False
-        return all(self.objects.size(blob_key(f.sha256)) == f.bytes for f in artifact.files)
+        return all(
+            (found := self.objects.find(blob_key(file.sha256))) and found.bytes == file.bytes
+            for file in artifact.files
+        )
 
     def variants(self, model_id: str, version: str) -> list[str]:
         """Return the variants published of a model version, in order."""
         prefix = f"models/{model_key(model_id)}/{version}"
-        keys = self.objects.keys(prefix)
+        keys = [found.key for found in self.objects.list(prefix)]
         return [key.split("/")[-2] for key in keys if key.endswith("/artifact.json")]
 
     def artifacts(self) -> Iterator[tuple[str, Artifact | Corrupt]]:
         """Yield every published model's key prefix with its record, or with what is wrong."""
-        for key in self.objects.keys("models"):
+        for found in self.objects.list("models"):
+            key = found.key
             prefix, _, name = key.rpartition("/")
             if name != "artifact.json":
                 continue
@@ -147,11 +183,11 @@ class Repository:
 
     def _blob_fault(self, sha256: str, size: int) -> str | None:
         key = blob_key(sha256)
-        found = self.objects.size(key)
+        found = self.objects.find(key)
         if found is None:
             return "missing"
-        if found != size:
-            return f"has {found} bytes, expected {size}"
+        if found.bytes != size:
+            return f"has {found.bytes} bytes, expected {size}"
         try:
             with self.objects.open(key) as stream:
                 return None if hash_stream(stream) == sha256 else "content does not match digest"

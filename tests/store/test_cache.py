@@ -74,9 +74,9 @@ def test_pulling_one_blob_from_many_threads_fetches_it_once(tmp_path: Path) -> N
     fetched: list[str] = []
 
     class Counting(LocalObjects):
-        def open(self, key: str) -> BinaryIO:
+        def open(self, key: str, start: int = 0) -> BinaryIO:
             fetched.append(key)
-            return super().open(key)
+            return super().open(key, start)
 
     repository = Repository(Counting(tmp_path / "s"))
     with ThreadPoolExecutor(8) as pool:

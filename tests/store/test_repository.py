@@ -44,9 +44,9 @@ def test_the_manifest_is_written_after_every_blob_and_before_latest(tmp_path: Pa
     written: list[str] = []
 
     class Recording(LocalObjects):
-        def write(self, key: str, data: bytes | Path) -> None:
+        def write(self, key: str, data: bytes | Path, create: bool = False) -> bool:
             written.append(key.split("/")[-1] if key.startswith("models") else "blob")
-            super().write(key, data)
+            return super().write(key, data, create)
 
     artifact = publish(str(tmp_path / "s"), tmp_path / "m", "a")
     Repository(Recording(tmp_path / "other")).publish(artifact, tmp_path / "m")
@@ -55,10 +55,10 @@ def test_the_manifest_is_written_after_every_blob_and_before_latest(tmp_path: Pa
 
 def test_a_publisher_that_dies_half_way_leaves_no_model(tmp_path: Path) -> None:
     class Dying(LocalObjects):
-        def write(self, key: str, data: bytes | Path) -> None:
+        def write(self, key: str, data: bytes | Path, create: bool = False) -> bool:
             if not key.startswith("blobs"):
                 raise StoreError("disk full")
-            super().write(key, data)
+            return super().write(key, data, create)
 
     artifact = publish(str(tmp_path / "s"), tmp_path / "m", "a")
     with pytest.raises(StoreError):
