@@ -31,7 +31,8 @@ class Settings(BaseModel):
 
     store: str = Field(
         ".packhorse/store",
-        description="Where models are published: `s3://bucket/prefix`, a folder, or its `file:///dir` URL.",
+        description="Where models are published: `s3://bucket/prefix`, a folder, or its "
+        "`file:///dir` URL.",
     )
     catalog: Path = Field(
         Path("models.yaml"), description="The file that lists the models to serve."

@@ -23,6 +23,8 @@ from packhorse_server.tokenizers import Encoders
 
 log = logging.getLogger(__name__)
 LOADS_AT_ONCE = 2
+PULLS_AT_ONCE = 8
+"""More than are loaded at once, since a pull waits for the network and a load for the CPU."""
 LONGEST_RETRY_S = 300.0
 VARIANT_ORDER = ("cpu-int8", "cpu-fp32")
 """Which variant serves where the plan names none: the smaller and faster first."""
@@ -43,6 +45,8 @@ class Loader:
         self._settings, self._clock = settings, clock
         self._encoders = Encoders()
         self._pool = ThreadPoolExecutor(LOADS_AT_ONCE, thread_name_prefix="load")
+        self._pulls = ThreadPoolExecutor(PULLS_AT_ONCE, thread_name_prefix="pull")
+        self._load_slots = asyncio.Semaphore(LOADS_AT_ONCE)
 
     async def load(self, entry: Entry) -> Model:
         """Load a pulled model into memory."""
@@ -63,13 +67,7 @@ class Loader:
         Args:
             load_once: Makes a pulled model resident and lets go of it.
         """
-        slots = asyncio.Semaphore(LOADS_AT_ONCE)
         tasks: set[asyncio.Task[None]] = set()
-
-        async def one(entry: Entry) -> None:
-            async with slots:
-                await self._make_available(entry, load_once)
-
         try:
             while True:
                 now = self._clock()
@@ -77,7 +75,7 @@ class Loader:
                     due = entry.state is State.QUARANTINED and entry.retry_at <= now
                     if entry.state is State.PENDING or due:
                         entry.state = State.LOADING
-                        task = asyncio.create_task(one(entry))
+                        task = asyncio.create_task(self._make_available(entry, load_once))
                         tasks.add(task)
                         task.add_done_callback(tasks.discard)
                 await asyncio.sleep(min(0.2, self._settings.retry_seconds))
@@ -87,6 +85,7 @@ class Loader:
 
     def close(self) -> None:
         """End the threads; a load that runs is left to end by itself."""
+        self._pulls.shutdown(wait=False, cancel_futures=True)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _make_available(
@@ -95,9 +94,10 @@ class Loader:
         start = self._clock()
         try:
             entry.artifact, entry.folder = await asyncio.get_running_loop().run_in_executor(
-                self._pool, self._pull, entry
+                self._pulls, self._pull, entry
             )
-            await load_once(entry)
+            async with self._load_slots:
+                await load_once(entry)
         except Exception as err:
             self.quarantine(entry, err)
             return
