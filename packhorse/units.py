@@ -15,7 +15,13 @@ _BYTE_UNITS = {
     "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "ki": KIB, "mi": MIB, "gi": GIB, "kib": KIB, "mib": MIB, "gib": GIB, "tib": 1024**4,
 }  # fmt: skip
-_SECOND_UNITS = {"us": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1), "m": Decimal(60)}
+_SECOND_UNITS = {
+    "us": Decimal("1e-6"),
+    "ms": Decimal("1e-3"),
+    "s": Decimal(1),
+    "m": Decimal(60),
+    "h": Decimal(3600),
+}
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -40,7 +46,9 @@ def parse_seconds(text: str | float) -> float:
     match = _QUANTITY.fullmatch(str(text))
     unit = match[2].lower() or "s" if match else ""
     if match is None or unit not in _SECOND_UNITS:
-        raise InvalidInput(f"{text!r} is not a time: write seconds, or a number with us, ms, s, m")
+        raise InvalidInput(
+            f"{text!r} is not a time: write seconds, or a number with us, ms, s, m, h"
+        )
     return float(Decimal(match[1]) * _SECOND_UNITS[unit])
 
 

@@ -11,14 +11,14 @@ import click
 from packhorse.artifact import Artifact
 from packhorse.errors import Corrupt, InvalidInput
 from packhorse.settings import load_settings, setting_options
-from packhorse.units import format_bytes, format_seconds
+from packhorse.units import format_bytes, format_seconds, parse_seconds
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 @click.group("models")
 def models() -> None:
-    """List, show and verify the models in the store.
+    """List, show, verify, copy and remove the models in a store.
 
     \b
     Examples:
@@ -86,10 +86,7 @@ def verify_models(model_ids: tuple[str, ...], as_json: bool, **flags: object) ->
     from packhorse.progress import show_progress
 
     repository = _repository(flags)
-    found, broken = _read(flags)
-    if unknown := set(model_ids) - {a.id for a in found}:
-        raise InvalidInput(f"model {min(unknown)!r} is not in store {repository.objects.url}")
-    chosen = [a for a in found if not model_ids or a.id in model_ids]
+    chosen, broken = _chosen(repository, model_ids)
     faults: list[dict[str, Any]] = [{"id": None, "fault": fault} for fault in broken]
     checked: dict[str, str | None] = {}
     with show_progress("verify", sum(a.total_bytes for a in chosen)) as bar:
@@ -103,6 +100,79 @@ def verify_models(model_ids: tuple[str, ...], as_json: bool, **flags: object) ->
             click.echo(f"{row['id'] or 'record'}: {row['fault']}")
         click.echo(f"{len(chosen)} models, {len(checked)} blobs: {len(faults)} faults")
     _exit_with([row["fault"] for row in faults], say=False)
+
+
+@models.command("copy")
+@click.argument("model_ids", metavar="[ID]...", nargs=-1)
+@click.option("--from", "source", required=True, metavar="URL", help="Store to copy from.")
+@click.option("--to", "target", required=True, metavar="URL", help="Store to copy to.")
+def copy_command(model_ids: tuple[str, ...], source: str, target: str) -> None:
+    """Copy models, all or those named, from one store to another.
+
+    \b
+    Examples:
+      packhorse models copy --from s3://acme/test --to s3://acme/prod acme/intent
+      packhorse models copy --from s3://acme/prod --to bundle && tar -cf bundle.tar bundle
+    """
+    from packhorse.progress import show_progress
+    from packhorse.store.upkeep import copy_models
+
+    there, here = _repository({"store": target}), _repository({"store": source})
+    chosen, broken = _chosen(here, model_ids)
+    there.objects.prepare()
+    blobs = {file.sha256: file.bytes for a in chosen for file in a.files}
+    with show_progress("copy", sum(blobs.values())) as bar:
+        copy_models(here, there, chosen, bar.advance)
+    click.echo(f"{len(chosen)} models, {len(blobs)} blobs are in {there.objects.url}")
+    _exit_with(broken)
+
+
+@models.command("remove")
+@click.argument("model_ids", metavar="ID...", nargs=-1, required=True)
+@setting_options("store")
+@click.option("--version", default=None, help="This version only.")
+@click.option("--variant", default=None, help="This variant only.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def remove_command(
+    model_ids: tuple[str, ...], version: str | None, variant: str | None, yes: bool, **flags: object
+) -> None:
+    """Take models out of the store; gc then frees what no other model uses."""
+    from packhorse.store.upkeep import remove_artifacts
+
+    repository = _repository(flags)
+    found, _ = _chosen(repository, model_ids)
+    chosen = [a for a in found if version in (None, a.version) and variant in (None, a.variant)]
+    if not chosen:
+        raise InvalidInput(f"{', '.join(model_ids)}: no such version or variant: see models list")
+    for a in chosen:
+        click.echo(f"{a.id} {a.version} {a.variant}")
+    if not yes:
+        click.confirm(f"Remove these from {repository.objects.url}?", abort=True)
+    remove_artifacts(repository, chosen)
+    click.echo(f"{len(chosen)} removed; packhorse models gc frees their blobs")
+
+
+@models.command("gc")
+@setting_options("store")
+@click.option("--older-than", default="24h", metavar="AGE", help="Age, such as 24h or 90m.",
+              show_default=True)  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Say what would be removed.")
+def gc_command(older_than: str, dry_run: bool, **flags: object) -> None:
+    """Remove blobs that no model names any more, and what killed publishers left."""
+    from packhorse.store.upkeep import collect_garbage
+
+    removed = collect_garbage(_repository(flags), parse_seconds(older_than), dry_run)
+    for row in removed:
+        click.echo(row.key)
+    size = format_bytes(sum(row.bytes for row in removed))
+    click.echo(f"{len(removed)} objects, {size} {'would be ' if dry_run else ''}removed", err=True)
+
+
+def _chosen(repository: Any, model_ids: tuple[str, ...]) -> tuple[list[Artifact], list[str]]:
+    found, broken = _records(repository)
+    if unknown := set(model_ids) - {a.id for a in found}:
+        raise InvalidInput(f"model {min(unknown)!r} is not in store {repository.objects.url}")
+    return [a for a in found if not model_ids or a.id in model_ids], broken
 
 
 def _receipt(a: Artifact) -> str:
@@ -138,7 +208,11 @@ def _repository(flags: dict[str, object]) -> Any:
 
 def _read(flags: dict[str, object]) -> tuple[list[Artifact], list[str]]:
     """Return the readable records, and what is wrong with the others."""
-    records = [record for _, record in _repository(flags).artifacts()]
+    return _records(_repository(flags))
+
+
+def _records(repository: Any) -> tuple[list[Artifact], list[str]]:
+    records = [record for _, record in repository.artifacts()]
     broken = [str(record) for record in records if isinstance(record, Corrupt)]
     return [record for record in records if isinstance(record, Artifact)], broken
 

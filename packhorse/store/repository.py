@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -15,6 +16,8 @@ from packhorse.ids import artifact_prefix, blob_key, model_key
 from packhorse.store.objects import Objects, open_objects
 
 CHUNK_BYTES = 1024 * 1024
+REFRESH_S = 1800.0
+"""A blob older than this is made young again by who is about to name it."""
 
 
 class Latest(msgspec.Struct, frozen=True):
@@ -53,7 +56,7 @@ class Repository:
         key = f"{prefix}/artifact.json"
         published = self.objects.read(key) if self.objects.find(key) else None
         data = artifact.encode()
-        added = self._write_blobs(artifact, folder)
+        added = self._write_blobs(artifact, folder, new=published is None)
         written = published == data or self.objects.write(key, data, create=published is None)
         # Where another publisher of the same version came first, its measurement is as good.
         if not written and self._files(artifact) != artifact.files:
@@ -67,18 +70,21 @@ class Repository:
         self.mark_latest(artifact.id, artifact.version)
         return added
 
-    def _write_blobs(self, artifact: Artifact, folder: Path) -> int:
-        added = 0
+    def _write_blobs(self, artifact: Artifact, folder: Path, new: bool = False) -> int:
+        added, old = 0, time.time() - REFRESH_S
         for file in artifact.files:
-            if not self._is_intact(file):
-                self.objects.write(blob_key(file.sha256), folder / file.path)
+            key = blob_key(file.sha256)
+            if not self.is_intact(file):
+                self.objects.write(key, folder / file.path)
                 added += file.bytes
+            elif new and (found := self.objects.find(key)) and found.modified < old:
+                self.objects.touch(key)  # or it could be collected before the manifest names it
         return added
 
     def _files(self, artifact: Artifact) -> list[File]:
         return self.artifact(artifact.id, artifact.version, artifact.variant).files
 
-    def _is_intact(self, file: File) -> bool:
+    def is_intact(self, file: File) -> bool:
         """Tell whether a blob is there and whole, without fetching it over a network.
 
         S3 has compared the digest when it took the blob; on a disk, reading finds what was damaged

@@ -1,0 +1,140 @@
+"""Keeping stores: copy models between two, take models out, collect what none names any more."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from packhorse.artifact import Artifact, File
+from packhorse.errors import Corrupt, InvalidInput
+from packhorse.ids import artifact_prefix, blob_key, model_key
+from packhorse.store.objects import Found
+from packhorse.store.repository import CHUNK_BYTES, Repository
+
+COPIES_AT_ONCE = 8
+LEAST_AGE_S = 3600.0
+"""What is younger may be of a publisher that has not written its manifest yet."""
+_BLOB = re.compile(r"blobs/sha256/[0-9a-f]{64}")
+
+
+def copy_models(
+    source: Repository,
+    target: Repository,
+    artifacts: Iterable[Artifact],
+    advance: Callable[[int], None],
+) -> None:
+    """Copy models, each blob once and checked on the way, its manifest after all blobs.
+
+    Args:
+        advance: Called with the bytes of each blob, copied or found there.
+
+    Raises:
+        Corrupt: A blob of the source is not what its digest says; nothing after it is copied.
+        StoreError: One of the stores cannot be read or written.
+    """
+    chosen = list(artifacts)
+    blobs = {file.sha256: file for artifact in chosen for file in artifact.files}
+
+    def one(file: File) -> int:
+        if not target.is_intact(file):
+            _copy_blob(source, target, file)
+        return file.bytes
+
+    pool = ThreadPoolExecutor(COPIES_AT_ONCE, thread_name_prefix="copy")
+    try:
+        for size in pool.map(one, blobs.values()):
+            advance(size)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    for artifact in chosen:
+        key = f"{artifact_prefix(artifact.id, artifact.version, artifact.variant)}/artifact.json"
+        target.objects.write(key, artifact.encode())
+        if source.latest(artifact.id) == artifact.version:
+            target.mark_latest(artifact.id, artifact.version)
+
+
+def _copy_blob(source: Repository, target: Repository, file: File) -> None:
+    key, digest = blob_key(file.sha256), hashlib.sha256()
+    with tempfile.NamedTemporaryFile(prefix="packhorse-copy-") as aside:
+        with source.objects.open(key) as stream:
+            while chunk := stream.read(CHUNK_BYTES):
+                digest.update(chunk)
+                aside.write(chunk)
+        aside.flush()
+        if digest.hexdigest() != file.sha256:
+            raise Corrupt(
+                f"store {source.objects.url}: blob {file.sha256} has other content: packhorse "
+                "models verify names the models that use it; publish them again"
+            )
+        target.objects.write(key, Path(aside.name))
+
+
+def remove_artifacts(repository: Repository, artifacts: Iterable[Artifact]) -> None:
+    """Take artifacts out of a store; their blobs stay until they are collected.
+
+    `latest` first moves to the newest version that is left, or goes.
+    """
+    chosen = {artifact_prefix(a.id, a.version, a.variant): a for a in artifacts}
+    for model_id in sorted({artifact.id for artifact in chosen.values()}):
+        key = f"models/{model_key(model_id)}"
+        left = [
+            found
+            for found in repository.objects.list(key)
+            if found.key.endswith("/artifact.json") and found.key.rpartition("/")[0] not in chosen
+        ]
+        versions = {found.key.split("/")[2] for found in left}
+        if not left:
+            repository.objects.delete(f"{key}/latest.json")
+        elif repository.latest(model_id) not in versions:
+            newest = max(left, key=lambda found: found.modified)
+            repository.mark_latest(model_id, newest.key.split("/")[2])
+    for prefix in chosen:
+        repository.objects.delete(f"{prefix}/artifact.json")
+
+
+def collect_garbage(repository: Repository, age_s: float, dry_run: bool) -> list[Found]:
+    """Remove blobs that no manifest names and what killed writers left, older than an age.
+
+    Returns:
+        What was removed, or would be. Objects that are not of a store's form are left alone.
+
+    Raises:
+        Corrupt: A manifest cannot be read, so that nobody knows what it names.
+        InvalidInput: The age is so short that a running publisher could lose its blobs.
+    """
+    if age_s < LEAST_AGE_S:
+        raise InvalidInput(f"an age of {age_s:g} s would take what is being published: use 1h")
+    old = time.time() - age_s
+    named = _named(repository)
+    found = [
+        blob
+        for blob in repository.objects.list("blobs")
+        if _BLOB.fullmatch(blob.key) and blob.key not in named and blob.modified < old
+    ]
+    found += [row for row in repository.objects.leftovers() if row.modified < old]
+    if dry_run:
+        return found
+    named = _named(repository)  # what was published while the blobs were listed
+    removed = []
+    for row in found:
+        if _BLOB.fullmatch(row.key):
+            now = repository.objects.find(row.key)
+            if row.key in named or now is None or now.modified >= old:
+                continue
+        repository.objects.delete(row.key)
+        removed.append(row)
+    return removed
+
+
+def _named(repository: Repository) -> set[str]:
+    names: set[str] = set()
+    for _, record in repository.artifacts():
+        if isinstance(record, Corrupt):
+            raise Corrupt(f"{record}; until then nothing is removed")
+        names.update(blob_key(file.sha256) for file in record.files)
+    return names
