@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -49,7 +49,7 @@ class Cache:
         """
         folder = self.folder / artifact_prefix(artifact.id, artifact.version, artifact.variant)
         blobs = [self._start(repository, file, recheck) for file in artifact.files]
-        wait(blobs, return_when=FIRST_EXCEPTION)
+        wait(blobs)  # so that nothing of a pull goes on after its end
         for file, blob in zip(artifact.files, blobs, strict=True):
             try:
                 path = blob.result()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,6 +17,7 @@ from packhorse.ids import artifact_prefix, blob_key, model_key
 from packhorse.store.objects import Objects, open_objects
 
 CHUNK_BYTES = 1024 * 1024
+READS_AT_ONCE = 16
 REFRESH_S = 1800.0
 """A blob older than this is made young again by who is about to name it."""
 
@@ -155,18 +157,17 @@ class Repository:
 
     def artifacts(self) -> Iterator[tuple[str, Artifact | Corrupt]]:
         """Yield every published model's key prefix with its record, or with what is wrong."""
-        for found in self.objects.list("models"):
-            key = found.key
-            prefix, _, name = key.rpartition("/")
-            if name != "artifact.json":
-                continue
-            data = self.objects.read(key)
-            if data is None:
-                continue  # removed since it was listed
-            try:
-                yield prefix, _same(Artifact.decode(data, key), prefix)
-            except Corrupt as err:
-                yield prefix, err
+        keys = [found.key for found in self.objects.list("models")]
+        manifests = [key for key in keys if key.endswith("/artifact.json")]
+        with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="read") as pool:
+            for key, data in zip(manifests, pool.map(self.objects.read, manifests), strict=True):
+                if data is None:
+                    continue  # removed since it was listed
+                prefix = key.rpartition("/")[0]
+                try:
+                    yield prefix, _same(Artifact.decode(data, key), prefix)
+                except Corrupt as err:
+                    yield prefix, err
 
     def faults(
         self, artifact: Artifact, checked: dict[str, str | None], advance: Callable[[int], None]

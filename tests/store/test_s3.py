@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -242,3 +244,31 @@ def test_a_server_serves_from_s3_and_one_bad_blob_sinks_one_model(
         refused = server.ask("b", "w1")
         assert refused.status_code == 503
         assert digest in refused.text
+
+
+PULL_ALL = """
+import sys
+from pathlib import Path
+from packhorse.store.cache import Cache
+from packhorse.store.repository import Repository
+repository, cache = Repository.open(sys.argv[1]), Cache(Path(sys.argv[2]))
+for _, artifact in repository.artifacts():
+    cache.pull(repository, artifact)
+"""
+
+
+def test_two_processes_fetch_each_blob_once_into_one_cache(
+    server: str, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(50):
+        publish(store, tmp_path / str(i), f"m{i}", seed=i)
+    with fault_proxy(server, lambda *_: False, 0) as (url, seen):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        command = [sys.executable, "-c", PULL_ALL, store, str(tmp_path / "c")]
+        both = [subprocess.Popen(command) for _ in range(2)]
+        assert [process.wait(60) for process in both] == [0, 0]
+    fetched = [row for row in seen if row.startswith("GET") and "/blobs/" in row]
+    assert len(fetched) == len(set(fetched)) == 51  # fifty graphs and one tokenizer
+    for i in range(50):
+        folder = tmp_path / f"c/models/m{i}/v1/cpu-fp32"
+        assert (folder / "model.onnx").read_bytes() == (tmp_path / f"{i}/model.onnx").read_bytes()
