@@ -17,7 +17,7 @@ from packhorse.store.s3 import S3Objects
 from tests.onnx_models import publish
 from tests.packhorse.test_cli import run
 from tests.running import running
-from tests.s3 import fault_proxy, s3_server, send
+from tests.s3 import Fault, fault_proxy, s3_server, send
 
 pytestmark = pytest.mark.integration
 Headers = list[tuple[str, str]]
@@ -145,10 +145,10 @@ def too_short(handler: BaseHTTPRequestHandler, status: int, headers: Headers, da
 
 @pytest.mark.parametrize("fault", [cut, wrong_bytes, slow_down, internal, too_short])
 def test_a_passing_fault_is_recovered_from(
-    fault: object, server: str, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fault: Fault, server: str, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     artifact = publish(store, tmp_path / "m", "a")
-    with fault_proxy(server, fault, 1) as (url, seen):  # type: ignore[arg-type]
+    with fault_proxy(server, fault, 1) as (url, seen):
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
         folder = pull(store, artifact, tmp_path / "c")
     assert (folder / "model.onnx").read_bytes() == (tmp_path / "m/model.onnx").read_bytes()
@@ -157,11 +157,11 @@ def test_a_passing_fault_is_recovered_from(
 
 @pytest.mark.parametrize("fault", [wrong_bytes, slow_down, too_short])
 def test_a_lasting_fault_ends_in_an_error_and_no_blob(
-    fault: object, server: str, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fault: Fault, server: str, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     artifact = publish(store, tmp_path / "m", "a")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
-    with fault_proxy(server, fault, 10**6) as (url, _):  # type: ignore[arg-type]
+    with fault_proxy(server, fault, 10**6) as (url, _):
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
         with pytest.raises(StoreError, match=r"(?s)blobs?[ /].*[0-9a-f]{64}|SlowDown"):
             pull(store, artifact, tmp_path / "c")
@@ -176,7 +176,7 @@ def test_an_object_that_changes_in_mid_read_is_noticed(
 
     def changing(handler: BaseHTTPRequestHandler, *answer: object) -> bool:
         plain.write("blobs/x", b"b" * 100_000)
-        return cut(handler, *answer)  # type: ignore[arg-type]
+        return cut(handler, *answer)  # type: ignore[arg-type] # passed on as they came
 
     with fault_proxy(server, changing, 1) as (url, _):
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
