@@ -63,6 +63,7 @@ check: $(READY) demo-models ## Run every check and test of the project itself.
 
 bench: demo ## Measure speed, each figure as a ratio in the same run.
 	@$(BIN)/python -m benchmarks.inference
+	@$(BIN)/python -m benchmarks.pull
 
 mutants: $(READY) ## Break the code in twenty ways; each must be caught by a test.
 	@$(BIN)/python tests/mutants.py

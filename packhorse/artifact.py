@@ -6,6 +6,7 @@ every file by digest, says how equal the model is to its original, and what it c
 
 from __future__ import annotations
 
+import hashlib
 from typing import TypeVar
 
 import msgspec
@@ -159,6 +160,11 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     def total_bytes(self) -> int:
         """Bytes of all files together."""
         return sum(file.bytes for file in self.files)
+
+    @property
+    def digest(self) -> str:
+        """The sha256 of the record, which changes when the version is published anew."""
+        return hashlib.sha256(self.encode()).hexdigest()
 
     def encode(self) -> bytes:
         """Write the record as it is stored: indented, for people who look into the bucket."""

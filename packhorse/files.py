@@ -13,11 +13,14 @@ from packhorse.errors import StoreError
 
 
 @contextmanager
-def atomic_file(path: Path, mode: int = 0o644, create: bool = False) -> Iterator[BinaryIO]:
+def atomic_file(
+    path: Path, mode: int = 0o644, create: bool = False, durable: bool = True
+) -> Iterator[BinaryIO]:
     """Open a file beside the target; when the block ends well, flush it and rename it over.
 
     Args:
         create: Leave a target that is there already as it is.
+        durable: Wait for the disk, so that a crash of the machine leaves it whole too.
 
     Raises:
         StoreError: The disk is full, the folder is not writable, …; nothing is left behind.
@@ -30,7 +33,8 @@ def atomic_file(path: Path, mode: int = 0o644, create: bool = False) -> Iterator
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         os.chmod(temporary, mode)
         if create:
             os.link(temporary, path)
@@ -46,13 +50,13 @@ def atomic_file(path: Path, mode: int = 0o644, create: bool = False) -> Iterator
             Path(temporary).unlink(missing_ok=True)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, durable: bool = True) -> None:
     """Write a whole file, or leave what was there.
 
     Raises:
         StoreError: As `atomic_file`.
     """
-    with atomic_file(path) as file:
+    with atomic_file(path, durable=durable) as file:
         file.write(data)
 
 

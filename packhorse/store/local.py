@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from io import RawIOBase
 from pathlib import Path
-from typing import BinaryIO
 
 from packhorse.errors import StoreError
 from packhorse.files import atomic_file, cannot_write
@@ -37,9 +37,9 @@ class LocalObjects:
         except OSError as err:
             raise self._cannot_read(key, err) from err
 
-    def open(self, key: str, start: int = 0) -> BinaryIO:
+    def open(self, key: str, start: int = 0) -> RawIOBase:
         try:
-            file = self._path(key).open("rb")
+            file = self._path(key).open("rb", buffering=0)
             file.seek(start)
             return file
         except OSError as err:

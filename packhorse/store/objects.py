@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from io import RawIOBase
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 from urllib.parse import unquote
 
 from packhorse.errors import InvalidInput
@@ -46,8 +47,8 @@ class Objects(Protocol):
     def read(self, key: str) -> bytes | None:
         """Return a small object, or None where there is none."""
 
-    def open(self, key: str, start: int = 0) -> BinaryIO:
-        """Open an object for streaming, from a byte on.
+    def open(self, key: str, start: int = 0) -> RawIOBase:
+        """Open an object for streaming, unbuffered, from a byte on.
 
         Raises:
             StoreError: Missing or unreadable; Corrupt: it changed while it was read.

@@ -6,8 +6,8 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from io import BufferedReader, RawIOBase
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
@@ -16,7 +16,8 @@ from packhorse.errors import Corrupt, InvalidInput, StoreError
 from packhorse.ids import artifact_prefix, blob_key, model_key
 from packhorse.store.objects import Objects, open_objects
 
-CHUNK_BYTES = 1024 * 1024
+CHUNK_BYTES = 512 * 1024
+"""What is read, hashed and written at once: small enough to stay in a core's cache."""
 READS_AT_ONCE = 16
 REFRESH_S = 1800.0
 """A blob older than this is made young again by who is about to name it."""
@@ -202,11 +203,11 @@ class Repository:
             return str(err)
 
 
-def hash_stream(stream: BinaryIO) -> str:
-    """Return the sha256 of a stream, read in chunks."""
-    digest = hashlib.sha256()
-    while chunk := stream.read(CHUNK_BYTES):
-        digest.update(chunk)
+def hash_stream(stream: RawIOBase | BufferedReader) -> str:
+    """Return the sha256 of what is left of a stream."""
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(CHUNK_BYTES))
+    while count := stream.readinto(buffer):
+        digest.update(buffer[:count])
     return digest.hexdigest()
 
 

@@ -7,27 +7,22 @@ no credentials, requests go unsigned, which is how public buckets are read.
 from __future__ import annotations
 
 import base64
-import io
 import os
-import random
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from packhorse import __version__
-from packhorse.errors import Corrupt, MissingPackage, StoreError
+from packhorse.errors import MissingPackage, StoreError
 from packhorse.store.objects import Found
 from packhorse.store.s3_errors import explain, is_missing, is_status
+from packhorse.store.s3_stream import Stream
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 CONNECTIONS = 32
 READ_TIMEOUT_S = 30.0
-RESUMES = 5
-"""How often a stream is taken up again that broke without a megabyte of progress between."""
 SINGLE_PUT_BYTES = 64 * 1024**2
 _BLOBS = "blobs/sha256/"
 
@@ -62,12 +57,12 @@ class S3Objects:
                 return None
             raise
 
-    def open(self, key: str, start: int = 0) -> BinaryIO:
-        return io.BufferedReader(_Body(self, key, start), 1024 * 1024)
+    def open(self, key: str, start: int = 0) -> Stream:
+        return Stream(self, key, start)
 
     def find(self, key: str) -> Found | None:
         try:
-            head = self.client.head_object(**self._at(key), ChecksumMode="ENABLED")
+            head = self.client.head_object(**self.at(key), ChecksumMode="ENABLED")
         except Exception as err:
             if is_status(err, 404):
                 return None
@@ -77,7 +72,7 @@ class S3Objects:
         return Found(key, head["ContentLength"], head["LastModified"].timestamp(), known)
 
     def write(self, key: str, data: bytes | Path, create: bool = False) -> bool:
-        options: dict[str, Any] = dict(self._at(key))
+        options: dict[str, Any] = dict(self.at(key))
         if create:
             options["IfNoneMatch"] = "*"
         if key.startswith(_BLOBS):  # the server refuses what is not what its name says
@@ -98,7 +93,7 @@ class S3Objects:
         return True
 
     def touch(self, key: str) -> None:
-        at = self._at(key)
+        at = self.at(key)
         try:
             self.client.copy_object(**at, CopySource=at, MetadataDirective="REPLACE")
         except Exception as err:
@@ -108,9 +103,9 @@ class S3Objects:
         key, _, upload = key.partition("?upload=")
         try:
             if upload:
-                self.client.abort_multipart_upload(**self._at(key), UploadId=upload)
+                self.client.abort_multipart_upload(**self.at(key), UploadId=upload)
             else:
-                self.client.delete_object(**self._at(key))
+                self.client.delete_object(**self.at(key))
         except Exception as err:
             raise explain(err, self, key) from err
 
@@ -139,7 +134,8 @@ class S3Objects:
         except Exception as err:
             raise explain(err, self) from err
 
-    def _at(self, key: str) -> Any:
+    def at(self, key: str) -> Any:
+        """Return where a key is, as the SDK's arguments."""
         return {"Bucket": self.bucket, "Key": self._prefix + key}
 
     def _write_in_parts(self, key: str, path: Path) -> None:
@@ -151,95 +147,6 @@ class S3Objects:
             multipart_chunksize=SINGLE_PUT_BYTES // 4, max_concurrency=4,
         )  # fmt: skip
         self.client.upload_file(str(path), self.bucket, self._prefix + key, Config=config)
-
-
-class _Body(io.RawIOBase):
-    """An object as a stream that goes on where it broke, as long as the object is the same."""
-
-    def __init__(self, objects: S3Objects, key: str, start: int) -> None:
-        self._objects, self._key, self._position = objects, key, start
-        self._size: int | None = None
-        self._etag: str | None = None
-        self._stream: Any = None
-        self._failures, self._failed_at = 0, start
-        self._connect()
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer)
-        while True:
-            cause: Exception | None = None
-            try:
-                if self._stream is None:
-                    self._connect()
-                data = self._stream.read(len(view))
-            except StoreError:
-                raise
-            except Exception as err:  # of sockets, TLS, urllib3 or botocore: the stream broke
-                cause, data = err, b""
-            if data:
-                view[: len(data)] = data
-                self._position += len(data)
-                return len(data)
-            if cause is None and (self._size is None or self._position >= self._size):
-                return 0
-            self._resume_later(cause)
-
-    def close(self) -> None:
-        self._drop()
-        super().close()
-
-    def _connect(self) -> None:
-        options: dict[str, Any] = self._objects._at(self._key)
-        if self._position:
-            options["Range"] = f"bytes={self._position}-"
-        if self._etag:
-            options["IfMatch"] = self._etag
-        try:
-            found = self._objects.client.get_object(**options)
-        except Exception as err:
-            if is_status(err, 416):  # nothing is left: whoever reads compares length and digest
-                self._stream, self._size = io.BytesIO(), self._position
-                return
-            if is_status(err, 412):
-                raise Corrupt(
-                    f"{self._objects.url}/{self._key} changed while it was read: try again"
-                ) from err
-            raise explain(err, self._objects, self._key) from err
-        self._stream, self._etag = found["Body"], found["ETag"]
-        if self._position and "ContentRange" not in found:  # the server sent all of it again
-            self._skip(self._position)
-            self._size = found["ContentLength"]
-        else:
-            self._size = self._position + found["ContentLength"]
-
-    def _skip(self, count: int) -> None:
-        while count > 0:
-            data = self._stream.read(min(count, 1024 * 1024))
-            if not data:
-                raise ConnectionError("the answer ended early")
-            count -= len(data)
-
-    def _resume_later(self, cause: Exception | None) -> None:
-        self._drop()
-        if self._position - self._failed_at >= 1024 * 1024:
-            self._failures = 0
-        self._failures, self._failed_at = self._failures + 1, self._position
-        if self._failures > RESUMES:
-            raise StoreError(
-                f"{self._objects.url}/{self._key}: the answer broke off at byte {self._position} "
-                f"of {self._size}, {self._failures} times: {cause or 'connection closed'}: check "
-                "the network and the server"
-            ) from cause
-        time.sleep(random.uniform(0, 0.1 * 2**self._failures))
-
-    def _drop(self) -> None:
-        if self._stream is not None:
-            with suppress(Exception):
-                self._stream.close()
-            self._stream = None
 
 
 def _client(read_timeout_s: float) -> tuple[S3Client, bool]:

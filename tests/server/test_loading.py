@@ -181,7 +181,7 @@ def test_a_model_damaged_in_the_cache_heals_from_the_store(tmp_path: Path) -> No
     cache = tmp_path / "c"
     with running(store, cache, ["a", "b"], memory_bytes=1_500_000, retry_seconds=0.2) as server:
         server.ask("b", "w1")  # a is not in memory now
-        graph = tmp_path / "c/models/a/v1/cpu-fp32/model.onnx"
+        (graph,) = tmp_path.glob("c/models/a/v1/cpu-fp32/*/model.onnx")
         graph.unlink()
         response = server.ask("a", "w1")
         assert (response.status_code, response.json()["code"]) == (503, "quarantined")

@@ -1,6 +1,6 @@
 from concurrent.futures import ThreadPoolExecutor
+from io import RawIOBase
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 
@@ -76,7 +76,7 @@ def test_pulling_one_blob_from_many_threads_fetches_it_once(tmp_path: Path) -> N
     fetched: list[str] = []
 
     class Counting(LocalObjects):
-        def open(self, key: str, start: int = 0) -> BinaryIO:
+        def open(self, key: str, start: int = 0) -> RawIOBase:
             fetched.append(key)
             return super().open(key, start)
 

@@ -1,0 +1,215 @@
+"""What of a shared cache is in use, and what goes when its bytes run short.
+
+Each process that uses a cache has a file below `users/`, which lists the folders it uses and which
+it holds locked for as long as it lives: however it dies, the system frees the lock. Folders that
+nobody lists go when bytes are needed, the one used longest ago first, and with them the blobs that
+no other folder links to.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import threading
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from packhorse.errors import StoreError
+from packhorse.files import cannot_write
+from packhorse.units import format_bytes
+
+FULL = 0.95
+"""Share of the limit down to which is made room at once, so that not every blob has to."""
+
+
+class _Blob(NamedTuple):
+    path: Path
+    bytes: int
+    links: int
+
+
+class Room:
+    """The bytes of one cache folder. Methods may be called from many threads and processes.
+
+    What it has claimed is in use for as long as the object lives.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int | None) -> None:
+        self._folder, self._limit_bytes = folder, limit_bytes
+        self._mutex = threading.Lock()
+        self._lock: int | None = None
+        self._user: int | None = None
+
+    def claim(self, model: Path) -> None:
+        """Say that this process uses a model's folder, before anything is put there."""
+        with self._alone() as lock:
+            if self._user is None:
+                self._user = self._enter(lock)
+                weakref.finalize(self, os.close, self._user)
+            model.mkdir(parents=True, exist_ok=True)
+            self._note(self._user, "+", model)
+
+    def release(self, model: Path) -> None:
+        """Say that this process does not use a folder any more; it stays until bytes are needed."""
+        with self._alone():
+            if self._user is not None:
+                self._note(self._user, "-", model)
+
+    def take(self, size: int, own: Path) -> None:
+        """Have room for bytes that are about to be written.
+
+        Args:
+            own: The file that they are written to, which is not counted.
+
+        Raises:
+            StoreError: All that the limit allows is in use.
+        """
+        with self._alone() as lock:
+            count = os.pread(lock, 32, 0)
+            used = int(count) if count else self._used_bytes(own)
+            limit = self._limit_bytes
+            if limit is not None and used + size > limit:
+                used = self._make_room(size, limit, own)
+                if used + size > limit:
+                    raise StoreError(
+                        f"the cache is full: {format_bytes(used)} of cache_bytes "
+                        f"{format_bytes(limit)} are in use and {format_bytes(size)} more are "
+                        "needed: raise cache_bytes, or put fewer models on this machine"
+                    )
+            os.pwrite(lock, b"%032d" % (used + size), 0)
+
+    @contextmanager
+    def _alone(self) -> Iterator[int]:
+        """Keep every other thread and process out until the block ends.
+
+        Yields:
+            The lock's file, in which stands how many bytes there are, or nothing: nobody knows.
+        """
+        path = self._folder / "lock"
+        try:
+            with self._mutex:
+                if self._lock is None:
+                    self._folder.mkdir(parents=True, exist_ok=True)
+                    self._lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+                    weakref.finalize(self, os.close, self._lock)
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
+                try:
+                    yield self._lock
+                finally:
+                    fcntl.flock(self._lock, fcntl.LOCK_UN)
+        except OSError as err:
+            raise cannot_write(Path(err.filename or path), err) from err
+
+    def _enter(self, lock: int) -> int:
+        users = self._folder / "users"
+        users.mkdir(exist_ok=True)
+        if not any(True for _ in self._claims()):
+            os.ftruncate(lock, 0)  # a crash may have left it wrong
+        handle, _ = tempfile.mkstemp(dir=users)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        return handle
+
+    def _note(self, user: int, sign: str, model: Path) -> None:
+        os.write(user, f"{sign}{model.relative_to(self._folder)}\n".encode())
+        with suppress(FileNotFoundError):  # removed by hand
+            os.utime(model)
+
+    def _claims(self) -> Iterator[set[str]]:
+        """Yield what each living process uses, and forget the dead."""
+        for path in (self._folder / "users").iterdir():
+            with path.open() as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    claimed: set[str] = set()
+                    for line in file.read().splitlines():
+                        (claimed.add if line[0] == "+" else claimed.discard)(line[1:])
+                    yield claimed
+                else:
+                    path.unlink()
+
+    def _used_bytes(self, own: Path) -> int:
+        return sum(blob.bytes for blob in self._blobs().values()) + sum(
+            size for _, size, _ in self._partials(own)
+        )
+
+    def _blobs(self) -> dict[int, _Blob]:
+        """Return the blobs by inode."""
+        found = {}
+        for entry in _entries(self._folder / "blobs/sha256"):
+            with suppress(FileNotFoundError):
+                stat = entry.stat()
+                found[stat.st_ino] = _Blob(Path(entry.path), stat.st_size, stat.st_nlink)
+        return found
+
+    def _partials(self, own: Path) -> Iterator[tuple[Path, int, bool]]:
+        """Yield unfinished downloads, the bytes they will have, and whether nobody is at them.
+
+        Nobody can be, until the next is asked for.
+        """
+        for entry in _entries(self._folder / "partial"):
+            path = Path(entry.path)
+            if path == own:
+                continue
+            with suppress(FileNotFoundError), path.open() as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    yield path, int(path.suffix[1:]), False
+                else:
+                    yield path, os.fstat(file.fileno()).st_size, True
+
+    def _make_room(self, size: int, limit: int, own: Path) -> int:
+        """Remove what nobody uses until bytes fit; return the bytes that are left."""
+        blobs = self._blobs()
+        used = sum(blob.bytes for blob in blobs.values())
+        enough = int(limit * FULL) - size
+        for path, bytes_, idle in self._partials(own):
+            if idle:
+                path.unlink(missing_ok=True)
+            else:
+                used += bytes_
+        for blob in blobs.values():
+            if blob.links == 1 and used > enough:
+                blob.path.unlink(missing_ok=True)
+                used -= blob.bytes
+        claimed = set().union(*self._claims())
+        for model in sorted(self._models(), key=lambda path: path.stat().st_mtime):
+            if used <= enough:
+                break
+            if str(model.relative_to(self._folder)) not in claimed:
+                used -= _remove(model, blobs)
+        return used
+
+    def _models(self) -> Iterable[Path]:
+        return [path for path in self._folder.glob("models/*/*/*/*") if path.is_dir()]
+
+
+def _remove(model: Path, blobs: dict[int, _Blob]) -> int:
+    """Remove a model's folder and the blobs that only it linked to; return their bytes."""
+    inodes = {path.stat().st_ino for path in model.rglob("*") if path.is_file()}
+    shutil.rmtree(model, ignore_errors=True)
+    for folder in list(model.parents)[:3]:  # variant, version and id, where they are empty now
+        with suppress(OSError):
+            folder.rmdir()
+    freed = 0
+    for inode in inodes & blobs.keys():
+        blob = blobs[inode]
+        with suppress(FileNotFoundError):
+            if blob.path.stat().st_nlink == 1:
+                blob.path.unlink()
+                freed += blob.bytes
+    return freed
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except FileNotFoundError:
+        return []
