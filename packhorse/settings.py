@@ -98,7 +98,10 @@ class Settings(BaseModel):
         "the machine's memory.",
     )
     cache_bytes: Bytes | None = Field(
-        None, description="Bytes that pulled models may take on disk. Not enforced yet."
+        None,
+        gt=0,
+        description="Bytes that pulled models may take on disk, all servers that share the cache "
+        "together: models that no server uses go, the one used longest ago first; none: no limit.",
     )
     readiness: str = Field(
         "all",
@@ -130,6 +133,11 @@ class Settings(BaseModel):
     request_timeout_seconds: float = Field(
         30, gt=0, description="Deadline of a request that names none."
     )
+    refresh_seconds: float = Field(
+        60, ge=0,
+        description="Seconds between looks into the store for newer versions, and for versions "
+        "published again under the same name; 0: never.",
+    )  # fmt: skip
     retry_seconds: float = Field(
         10, gt=0,
         description="Seconds until a quarantined model is tried again; doubled each time, up to "

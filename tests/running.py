@@ -23,8 +23,8 @@ from packhorse_server.registry import Registry
 class Running:
     """A server that runs."""
 
-    def __init__(self, engine: Engine, url: str) -> None:
-        self.engine, self.url = engine, url
+    def __init__(self, engine: Engine, url: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.engine, self.url, self.loop = engine, url, loop
         self.http = httpx.Client(base_url=url, timeout=30)
 
     def ask(self, model_id: str, inputs: object, **parameters: object) -> httpx.Response:
@@ -46,14 +46,14 @@ def running(
     sock = bind("127.0.0.1", 0, "--port")
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"
     started = threading.Event()
-    held: list[tuple[Engine, Listener]] = []
+    held: list[tuple[Engine, Listener, asyncio.AbstractEventLoop]] = []
 
     async def main() -> None:
         engine = Engine(Registry(models), Repository.open(store), chosen)
         listener = Listener(
             uvicorn.Config(serving_app(engine), access_log=False, log_config=None, lifespan="off")
         )
-        held.append((engine, listener))
+        held.append((engine, listener, asyncio.get_running_loop()))
         await engine.start()
         started.set()
         await listener.serve([sock])
@@ -62,8 +62,8 @@ def running(
     thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
     thread.start()
     assert started.wait(10)
-    engine, listener = held[0]
-    server = Running(engine, url)
+    engine, listener, loop = held[0]
+    server = Running(engine, url, loop)
     try:
         if wait:
             wait_until(server.settled)

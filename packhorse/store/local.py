@@ -53,7 +53,8 @@ class LocalObjects:
             return None
         except OSError as err:
             raise self._cannot_read(key, err) from err
-        return Found(key, stat.st_size, stat.st_mtime)
+        tag = f"{stat.st_ino}-{stat.st_size}-{stat.st_mtime_ns}"
+        return Found(key, stat.st_size, stat.st_mtime, tag)
 
     def write(self, key: str, data: bytes | Path, create: bool = False) -> bool:
         mode = 0o644 if isinstance(data, bytes) else 0o444

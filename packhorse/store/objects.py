@@ -19,12 +19,14 @@ class Found(NamedTuple):
 
     Attributes:
         modified: When it was written last, in seconds since the epoch, by the store's clock.
+        tag: Differs where it has been written anew.
         sha256: Its digest in hexadecimal, where the store itself has checked and kept one.
     """
 
     key: str
     bytes: int
     modified: float
+    tag: str = ""
     sha256: str | None = None
 
 

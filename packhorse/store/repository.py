@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import BufferedReader, RawIOBase
 from pathlib import Path
@@ -19,6 +19,8 @@ from packhorse.store.objects import Objects, open_objects
 CHUNK_BYTES = 512 * 1024
 """What is read, hashed and written at once: small enough to stay in a core's cache."""
 READS_AT_ONCE = 16
+LIST_FROM = 200
+"""From so many keys on, listing all of the store costs less than asking for each."""
 REFRESH_S = 1800.0
 """A blob older than this is made young again by who is about to name it."""
 
@@ -149,6 +151,15 @@ class Repository:
             (found := self.objects.find(blob_key(file.sha256))) and found.bytes == file.bytes
             for file in artifact.files
         )
+
+    def tags(self, keys: Sequence[str]) -> dict[str, str]:
+        """Return what changes when an object is written anew, for those keys that are there."""
+        if len(keys) >= LIST_FROM:
+            wanted = set(keys)
+            return {row.key: row.tag for row in self.objects.list("models") if row.key in wanted}
+        with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="read") as pool:
+            found = pool.map(self.objects.find, keys)
+            return {row.key: row.tag for row in found if row is not None}
 
     def variants(self, model_id: str, version: str) -> list[str]:
         """Return the variants published of a model version, in order."""

@@ -69,7 +69,8 @@ class S3Objects:
             raise explain(err, self, key) from err
         digest = head.get("ChecksumSHA256", "")
         known = base64.b64decode(digest).hex() if digest and "-" not in digest else None
-        return Found(key, head["ContentLength"], head["LastModified"].timestamp(), known)
+        modified = head["LastModified"].timestamp()
+        return Found(key, head["ContentLength"], modified, head["ETag"], known)
 
     def write(self, key: str, data: bytes | Path, create: bool = False) -> bool:
         options: dict[str, Any] = dict(self.at(key))
@@ -117,7 +118,8 @@ class S3Objects:
             for page in pages:
                 for row in page.get("Contents", []):
                     key = row["Key"][len(self._prefix) :]
-                    yield Found(key, row["Size"], row["LastModified"].timestamp())
+                    modified = row["LastModified"].timestamp()
+                    yield Found(key, row["Size"], modified, row["ETag"])
         except Exception as err:
             raise explain(err, self) from err
 

@@ -17,7 +17,7 @@ from packhorse.settings import Settings, load_settings, setting_options
     "plan", "server", "store", "cache", "host", "port", "management_port", "management_token",
     "memory_bytes", "cache_bytes", "readiness", "drain_seconds", "lanes",
     "threads_per_inference", "max_body_bytes", "max_inputs", "max_queue_seconds",
-    "request_timeout_seconds", "retry_seconds",
+    "request_timeout_seconds", "refresh_seconds", "retry_seconds",
 )  # fmt: skip
 def serve(models: str | None, everything: bool, **flags: object) -> None:
     """Serve models over HTTP until SIGTERM.

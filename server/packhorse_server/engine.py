@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from packhorse.errors import DeadlineExceeded, DoesNotFit, Quarantined, QueueFull
+from packhorse.errors import DeadlineExceeded, DoesNotFit, NotReady, Quarantined, QueueFull
 from packhorse.protocol import PredictRequest
 from packhorse.settings import Settings
 from packhorse.store.cache import Cache
@@ -21,10 +21,12 @@ from packhorse_server.loader import Loader
 from packhorse_server.metrics import Metrics
 from packhorse_server.model import Model
 from packhorse_server.readiness import Readiness, parse_policy
+from packhorse_server.refresh import Refresher
 from packhorse_server.registry import Entry, Registry, State
 from packhorse_server.residency import Residency
 from packhorse_server.resources import granted_cpus, memory_budget_bytes
 from packhorse_server.scheduler import Scheduler
+from packhorse_server.startup import report_start
 from packhorse_server.tasks import parse_inputs
 
 LONGEST_LOAD_S = 3600.0
@@ -60,24 +62,32 @@ class Engine:
         self.draining = False
         self.started_at = clock()
         self._policy = parse_policy(settings.readiness)
-        self._loader = Loader(registry, repository, Cache(settings.cache), settings, clock)
+        self.cache = Cache(settings.cache, settings.cache_bytes)
+        self._loader = Loader(registry, repository, self.cache, settings, clock)
         self.residency = Residency(
             settings.memory_bytes or memory_budget_bytes(),
             registry, self._loader.load, self._loader.unload, clock,
         )  # fmt: skip
         self.scheduler = Scheduler(settings.lanes or granted_cpus(), settings.max_queue_seconds)
         self.metrics = Metrics(self)
-        self._keeper: asyncio.Task[None] | None = None
+        self._refresher = Refresher(
+            registry, repository, self._loader, self._swap, settings.refresh_seconds, clock
+        )
+        self._keepers: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Begin to pull and load; returns at once."""
-        self._keeper = asyncio.create_task(self._loader.run(self._load_once))
+        self._keepers = [
+            asyncio.create_task(self._loader.run(self._load_once)),
+            asyncio.create_task(self._refresher.run()),
+            asyncio.create_task(report_start(self)),
+        ]
 
     async def stop(self) -> None:
         """Stop loading and end the threads."""
-        if self._keeper:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
         self._loader.close()
         self.scheduler.close()
 
@@ -126,7 +136,7 @@ class Engine:
             raise QueueFull(entry.id, waiting_s)
         try:
             return await self.residency.acquire(entry, deadline)
-        except (DoesNotFit, DeadlineExceeded):
+        except (DoesNotFit, DeadlineExceeded, NotReady):
             raise
         except Exception as err:
             self._loader.quarantine(entry, err)
@@ -139,24 +149,40 @@ class Engine:
         return self._policy.judge(self.registry)
 
     def retry(self, model_id: str) -> Entry:
-        """Have a quarantined model tried again now.
+        """Have a model's state in the store looked at now, and a quarantined one tried again.
 
         Raises:
             ModelNotFound: Not to be served here.
         """
         entry = self.registry.get(model_id)
-        entry.retry_at = 0.0
+        self._refresher.ask(entry)
         return entry
 
     async def _load_once(self, entry: Entry) -> None:
-        if entry.artifact is not None:
-            tokens = entry.artifact.cost.latency[0].tokens if entry.artifact.cost.latency else 0
-            entry.seconds_per_text = entry.artifact.cost.seconds_at(tokens) if tokens else 0.0
+        _predict_seconds(entry)
         if entry.model is not None:
             await self.residency.evict(entry)
         await self.residency.acquire(entry, Deadline(LONGEST_LOAD_S))
         self.residency.release(entry)
 
+    async def _swap(self, old: Entry, new: Entry) -> None:
+        """Load a model's new artifact, let it take over, and unload the old one."""
+        _predict_seconds(new)
+        await self.residency.acquire(new, Deadline(LONGEST_LOAD_S))
+        new.state = State.AVAILABLE
+        self.registry.replace(new)
+        self.residency.release(new)
+        await self.residency.retire(old)
+        if old.folder is not None and old.folder != new.folder:
+            self.cache.release(old.folder)
+
     def count(self, state: State) -> int:
         """Return how many models are in a state."""
         return sum(entry.state is state for entry in self.registry)
+
+
+def _predict_seconds(entry: Entry) -> None:
+    """Begin with the measured time of an inference, until requests have shown the real one."""
+    if entry.artifact is not None:
+        cost = entry.artifact.cost
+        entry.seconds_per_text = cost.seconds_at(cost.latency[0].tokens) if cost.latency else 0.0

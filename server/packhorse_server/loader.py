@@ -23,6 +23,7 @@ from packhorse_server.tokenizers import Encoders
 
 log = logging.getLogger(__name__)
 LOADS_AT_ONCE = 2
+LOOKUPS_AT_ONCE = 4
 PULLS_AT_ONCE = 8
 """More than are loaded at once, since a pull waits for the network and a load for the CPU."""
 LONGEST_RETRY_S = 300.0
@@ -41,12 +42,13 @@ class Loader:
         settings: Settings,
         clock: Callable[[], float],
     ) -> None:
-        self._registry, self._repository, self._cache = registry, repository, cache
+        self._registry, self._repository, self.cache = registry, repository, cache
         self._settings, self._clock = settings, clock
         self._encoders = Encoders()
         self._pool = ThreadPoolExecutor(LOADS_AT_ONCE, thread_name_prefix="load")
+        self._lookups = ThreadPoolExecutor(LOOKUPS_AT_ONCE, thread_name_prefix="lookup")
         self._pulls = ThreadPoolExecutor(PULLS_AT_ONCE, thread_name_prefix="pull")
-        self._load_slots = asyncio.Semaphore(LOADS_AT_ONCE)
+        self.load_slots = asyncio.Semaphore(LOADS_AT_ONCE)
 
     async def load(self, entry: Entry) -> Model:
         """Load a pulled model into memory."""
@@ -85,6 +87,7 @@ class Loader:
 
     def close(self) -> None:
         """End the threads; a load that runs is left to end by itself."""
+        self._lookups.shutdown(wait=False, cancel_futures=True)
         self._pulls.shutdown(wait=False, cancel_futures=True)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -93,10 +96,12 @@ class Loader:
     ) -> None:
         start = self._clock()
         try:
-            entry.artifact, entry.folder = await asyncio.get_running_loop().run_in_executor(
-                self._pulls, self._pull, entry
-            )
-            async with self._load_slots:
+            artifact = await self.newest(entry)
+            folder = await self.pull(entry, artifact)
+            if entry.folder is not None and entry.folder != folder:
+                self.cache.release(entry.folder)
+            entry.artifact, entry.folder = artifact, folder
+            async with self.load_slots:
                 await load_once(entry)
         except Exception as err:
             self.quarantine(entry, err)
@@ -121,12 +126,27 @@ class Loader:
             entry.id, entry.attempts, wait_s, entry.error, exc_info=None if known else err,
         )  # fmt: skip
 
-    def _pull(self, entry: Entry) -> tuple[Artifact, Path]:
+    async def newest(self, entry: Entry) -> Artifact:
+        """Read which artifact the store holds for an entry.
+
+        Raises:
+            InvalidInput: None; StoreError: it cannot be read.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._lookups, self._newest, entry)
+
+    async def pull(self, entry: Entry, artifact: Artifact) -> Path:
+        """Bring an artifact here, whose folder then is in use until it is released."""
+        # What failed before may have been damaged in the cache: it is read again.
+        return await asyncio.get_running_loop().run_in_executor(
+            self._pulls, self.cache.pull, self._repository, artifact, entry.attempts > 0
+        )
+
+    def _newest(self, entry: Entry) -> Artifact:
         version = entry.version or self._repository.latest(entry.id)
         variant = entry.variant or self._choose_variant(entry.id, version)
         artifact = self._repository.artifact(entry.id, version, variant)
-        # What failed before may have been damaged in the cache: it is read again.
-        return artifact, self._cache.pull(self._repository, artifact, recheck=entry.attempts > 0)
+        self.cache.expect(artifact)
+        return artifact
 
     def _choose_variant(self, model_id: str, version: str) -> str:
         published = self._repository.variants(model_id, version)

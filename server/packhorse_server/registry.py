@@ -22,9 +22,12 @@ class State(str, enum.Enum):
     QUARANTINED = "quarantined"
 
 
-@dataclass
+@dataclass(eq=False)
 class Entry:
     """One model that shall be served. Changed on the event loop only.
+
+    Where another artifact takes over, it comes with an entry of its own, and the old one stays
+    with the requests that it answers.
 
     Attributes:
         id, pinned: As the plan says.
@@ -37,6 +40,9 @@ class Entry:
         waiting_s: Predicted seconds of its work that waits for a lane.
         seconds_per_text: Running mean of its inference time.
         requests, request_seconds: What was answered, and how long it took in all.
+        tags: What the store said of its keys when they were read last; None: not asked yet.
+        update_error: Why what the store holds now does not take over.
+        replaced: Whether another artifact has taken over.
     """
 
     id: str
@@ -56,11 +62,21 @@ class Entry:
     seconds_per_text: float = 0.0
     requests: int = 0
     request_seconds: float = 0.0
+    tags: dict[str, str] | None = None
+    update_error: str = ""
+    replaced: bool = False
 
     @property
     def reason(self) -> str:
-        """Why the model cannot answer; empty where it can."""
-        return str(self.error) if self.error else ""
+        """Why the model cannot answer, or is not the newest; empty where all is well."""
+        return str(self.error) if self.error else self.update_error
+
+    def successor(self, artifact: Artifact, folder: Path) -> Entry:
+        """Make the entry of an artifact that shall take over."""
+        return Entry(
+            self.id, self.version, self.variant, self.pinned, State.LOADING,
+            artifact=artifact, folder=folder,
+        )  # fmt: skip
 
     def require_available(self) -> None:
         """Raise what a request for this model is answered with, unless it can be served.
@@ -97,6 +113,13 @@ class Registry:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def replace(self, entry: Entry) -> None:
+        """Let an entry take over from the one of its id, counters and all."""
+        old = self._entries[entry.id]
+        entry.requests, entry.request_seconds = old.requests, old.request_seconds
+        entry.last_used = old.last_used
+        self._entries[entry.id] = entry
 
     def get(self, model_id: str) -> Entry:
         """Return an entry.

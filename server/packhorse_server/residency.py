@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 
 from packhorse.artifact import Artifact
-from packhorse.errors import DeadlineExceeded, DoesNotFit
+from packhorse.errors import DeadlineExceeded, DoesNotFit, Loading
 from packhorse_server.deadline import Deadline
 from packhorse_server.model import Model
 from packhorse_server.registry import Entry
@@ -41,17 +41,17 @@ class Residency:
         self.on_load: Callable[[Entry, float], None] = lambda entry, seconds: None
         self._entries, self._clock = entries, clock
         self._load, self._unload = load, unload
-        self._private_bytes: dict[str, int] = {}
+        self._held: dict[Entry, Artifact] = {}
         self._shared: Counter[str] = Counter()
         self._blob_bytes: dict[str, int] = {}
-        self._loading: dict[str, asyncio.Task[Model]] = {}
-        self._giving_way: set[str] = set()
+        self._loading: dict[Entry, asyncio.Task[Model]] = {}
+        self._giving_way: set[Entry] = set()
         self._room = asyncio.Lock()
 
     @property
     def resident_bytes(self) -> int:
         """Bytes that loaded models hold, shared ones once."""
-        return sum(self._private_bytes.values()) + sum(
+        return sum(artifact.cost.private_bytes for artifact in self._held.values()) + sum(
             self._blob_bytes[digest] for digest, users in self._shared.items() if users
         )
 
@@ -66,10 +66,13 @@ class Residency:
         Raises:
             DoesNotFit: It is larger than the budget that pinned models leave.
             DeadlineExceeded: It was not in memory in time.
+            Loading: Another artifact has taken over from it.
         """
-        while entry.id in self._giving_way:
+        while entry in self._giving_way:
             deadline.check()
             await asyncio.sleep(ROOM_POLL_S)
+        if entry.replaced:
+            raise Loading(entry.id)
         entry.in_flight += 1
         try:
             model, cold = entry.model, False
@@ -86,17 +89,17 @@ class Residency:
         entry.in_flight -= 1
 
     async def _load_in_time(self, entry: Entry, deadline: Deadline) -> Model:
-        task = self._loading.get(entry.id)
+        task = self._loading.get(entry)
         if task is None:
-            task = self._loading[entry.id] = asyncio.create_task(self._make_resident(entry))
-            task.add_done_callback(lambda done: self._loaded(entry.id, done))
+            task = self._loading[entry] = asyncio.create_task(self._make_resident(entry))
+            task.add_done_callback(lambda done: self._loaded(entry, done))
         done, _ = await asyncio.wait({task}, timeout=max(0.0, deadline.remaining_s()))
         if not done:
             raise DeadlineExceeded(deadline.timeout_s)
         return task.result()
 
-    def _loaded(self, model_id: str, task: asyncio.Task[Model]) -> None:
-        del self._loading[model_id]
+    def _loaded(self, entry: Entry, task: asyncio.Task[Model]) -> None:
+        del self._loading[entry]
         if not task.cancelled():
             task.exception()  # all who wanted it may have given up; unread, it would be logged
 
@@ -104,8 +107,15 @@ class Residency:
         """Take a model out of memory, whose requests have ended."""
         model, entry.model = entry.model, None
         if model is not None:
-            self._strike(model.artifact)
+            self._strike(entry)
             await self._unload(model)
+
+    async def retire(self, entry: Entry) -> None:
+        """Take out of memory what has been replaced, once the last request that it answers ends."""
+        entry.replaced = True
+        while entry.in_flight or entry in self._loading:
+            await asyncio.sleep(ROOM_POLL_S)
+        await self.evict(entry)
 
     async def _make_resident(self, entry: Entry) -> Model:
         artifact = entry.artifact
@@ -116,12 +126,12 @@ class Residency:
                 await self._make_room(entry, artifact)
             finally:
                 self._giving_way.clear()
-            self._enter(artifact)
+            self._enter(entry, artifact)
         start = time.perf_counter()
         try:
             entry.model = await self._load(entry)
         except BaseException:
-            self._strike(artifact)
+            self._strike(entry)
             raise
         self.on_load(entry, time.perf_counter() - start)
         return entry.model
@@ -129,26 +139,31 @@ class Residency:
     async def _make_room(self, entry: Entry, artifact: Artifact) -> None:
         self._require_fit(entry, artifact)
         while self.resident_bytes + self._need(artifact) > self.budget_bytes:
-            loaded = [e for e in self._entries if e.model is not None]
-            idle = [e for e in loaded if not e.pinned and not e.in_flight]
+            if entry.replaced:
+                raise Loading(entry.id)  # what took over may hold the room
+            # A pinned model gives way to none but its successor.
+            loaded = [
+                e for e in self._entries
+                if e.model is not None and (not e.pinned or e.id == entry.id)
+            ]  # fmt: skip
+            idle = [e for e in loaded if not e.in_flight]
             if not idle:
                 # All are answering: the one used longest ago takes no more requests until it has
                 # given way, or a busy model would keep the others out for ever.
-                busy = [e for e in loaded if not e.pinned]
-                if busy and not self._giving_way:
-                    self._giving_way.add(min(busy, key=lambda e: e.last_used).id)
+                if loaded and not self._giving_way:
+                    self._giving_way.add(min(loaded, key=lambda e: e.last_used))
                 await asyncio.sleep(ROOM_POLL_S)
                 continue
             victim = min(idle, key=lambda e: e.last_used)
             self.evictions += 1
             self.ages_at_eviction(self._clock() - victim.last_used)
             await self.evict(victim)
-            self._giving_way.discard(victim.id)
+            self._giving_way.discard(victim)
 
     def _require_fit(self, entry: Entry, artifact: Artifact) -> None:
         """Refuse what would not fit even if all that can be evicted were, before any of it is."""
-        fixed = [e.artifact for e in self._entries if e.pinned and e.id in self._private_bytes]
-        kept = [pinned for pinned in fixed if pinned is not None]
+        fixed = [e for e in self._entries if e.pinned and e.id != entry.id and e in self._held]
+        kept = [self._held[e] for e in fixed]
         blobs = {blob.sha256: blob.bytes for pinned in kept for blob in pinned.cost.shared}
         kept_bytes = sum(pinned.cost.private_bytes for pinned in kept) + sum(blobs.values())
         own = {b.sha256: b.bytes for b in artifact.cost.shared if b.sha256 not in blobs}
@@ -163,13 +178,12 @@ class Residency:
             size for digest, size in blobs.items() if not self._shared[digest]
         )
 
-    def _enter(self, artifact: Artifact) -> None:
-        self._private_bytes[artifact.id] = artifact.cost.private_bytes
+    def _enter(self, entry: Entry, artifact: Artifact) -> None:
+        self._held[entry] = artifact
         for blob in artifact.cost.shared:
             self._shared[blob.sha256] += 1
             self._blob_bytes[blob.sha256] = blob.bytes
 
-    def _strike(self, artifact: Artifact) -> None:
-        self._private_bytes.pop(artifact.id, None)
-        for blob in artifact.cost.shared:
+    def _strike(self, entry: Entry) -> None:
+        for blob in self._held.pop(entry).cost.shared:
             self._shared[blob.sha256] -= 1

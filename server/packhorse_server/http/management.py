@@ -47,7 +47,7 @@ def management_app(engine: Engine, token: str) -> FastAPI:
     app.add_exception_handler(405, on_http_error)
     app.add_exception_handler(Exception, on_any_error)
 
-    @app.post("/v2/repository/models/{model_id:path}/load", summary="Try a quarantined model now")
+    @app.post("/v2/repository/models/{model_id:path}/load", summary="Look into the store now")
     async def load(model_id: str) -> Response:
         return JSONResponse(model_row(engine.retry(model_id)), 202)
 

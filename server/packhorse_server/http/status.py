@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
-import time
 from typing import Any
 
 from fastapi import FastAPI
@@ -12,7 +12,8 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from packhorse import __version__
 from packhorse.units import format_bytes
 from packhorse_server.engine import Engine
-from packhorse_server.registry import Entry, State
+from packhorse_server.registry import Entry
+from packhorse_server.startup import start_progress
 
 
 def add_status(app: FastAPI, engine: Engine) -> None:
@@ -37,8 +38,8 @@ def add_status(app: FastAPI, engine: Engine) -> None:
 
     @app.get("/startupz", tags=["status"], summary="How far loading has come")
     async def startupz() -> JSONResponse:
-        progress = startup_progress(engine)
-        return JSONResponse(progress, 200 if progress["started"] else 503)
+        progress = start_progress(engine)
+        return JSONResponse(dataclasses.asdict(progress), 200 if progress.started else 503)
 
     @app.get("/metrics", tags=["status"], summary="Prometheus metrics")
     async def metrics() -> Response:
@@ -51,20 +52,6 @@ def add_status(app: FastAPI, engine: Engine) -> None:
     @app.get("/", include_in_schema=False)
     async def page() -> HTMLResponse:
         return HTMLResponse(status_page(engine))
-
-
-def startup_progress(engine: Engine) -> dict[str, Any]:
-    """Count what has been tried once; the ETA assumes that the rest takes as long each."""
-    total = len(engine.registry)
-    tried = sum(e.state is State.AVAILABLE or e.attempts > 0 for e in engine.registry)
-    elapsed = time.monotonic() - engine.started_at
-    return {
-        "started": total > 0 and tried == total,
-        "models": total,
-        "available": engine.count(State.AVAILABLE),
-        "quarantined": engine.count(State.QUARANTINED),
-        "eta_seconds": round(elapsed / tried * (total - tried), 1) if tried else None,
-    }
 
 
 def model_row(entry: Entry) -> dict[str, Any]:
@@ -108,6 +95,8 @@ def status_page(engine: Engine) -> str:
         for name in ("model", "version", "variant", "task", "state", "bytes", "requests",
                      "mean latency", "reason")
     )  # fmt: skip
+    progress = start_progress(engine)
+    start = "" if progress.started else f"<p>starting: {html.escape(str(progress))}</p>"
     memory = (
         f"{format_bytes(engine.residency.resident_bytes)} of "
         f"{format_bytes(engine.residency.budget_bytes)} held"
@@ -119,7 +108,8 @@ def status_page(engine: Engine) -> str:
         f"<body><h1>packhorse <small>{__version__}</small></h1>"
         f"<p class={'ready' if readiness.ready else 'unready'}>"
         f"{'ready' if readiness.ready else 'not ready'}: {html.escape(readiness.reason)}</p>"
-        f"<p>{memory}; {engine.scheduler.lanes} lanes; {sum(e.in_flight for e in engine.registry)} "
+        f"{start}<p>{memory}; {engine.scheduler.lanes} lanes; "
+        f"{sum(e.in_flight for e in engine.registry)} "
         'requests in flight. <a href="/docs">API</a> · <a href="/metrics">metrics</a></p>'
         f"<div><table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
         "</body></html>"
