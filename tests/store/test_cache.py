@@ -1,10 +1,14 @@
+import os
+import resource
 from concurrent.futures import ThreadPoolExecutor
 from io import RawIOBase
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from packhorse.errors import Corrupt
+from packhorse.artifact import File
+from packhorse.errors import Corrupt, StoreError
 from packhorse.ids import blob_key
 from packhorse.store.cache import Cache
 from packhorse.store.local import LocalObjects
@@ -86,3 +90,96 @@ def test_pulling_one_blob_from_many_threads_fetches_it_once(tmp_path: Path) -> N
         folders = list(pool.map(lambda artifact: pull(repository, artifact), artifacts))
     assert len(fetched) == len(set(fetched)) == 2  # one graph, one tokenizer
     assert len({(folder / "model.onnx").stat().st_ino for folder in folders}) == 1
+
+
+def unfinished(cache: Path, file: File) -> Path:
+    (cache / "partial").mkdir(parents=True, exist_ok=True)
+    return cache / "partial" / f"{file.sha256}.{file.bytes}"
+
+
+class Watched(LocalObjects):
+    """A store that says from which byte each object was read."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.starts: dict[str, list[int]] = {}
+
+    def open(self, key: str, start: int = 0) -> RawIOBase:
+        self.starts.setdefault(key, []).append(start)
+        return super().open(key, start)
+
+
+@pytest.mark.parametrize(
+    ("begun", "starts"), [("half", "half"), ("whole", None), ("wrong", "half, anew"), ("long", "0")]
+)
+def test_an_unfinished_download_is_gone_on_with(
+    begun: str, starts: str | None, tmp_path: Path
+) -> None:
+    artifact = publish(str(tmp_path / "s"), tmp_path / "m", "a")
+    file = next(file for file in artifact.files if file.path == "model.onnx")
+    data = (tmp_path / "m/model.onnx").read_bytes()
+    half = len(data) // 2
+    there = {"half": data[:half], "whole": data, "wrong": b"\1" * half, "long": data + b"more"}
+    unfinished(tmp_path / "c", file).write_bytes(there[begun])
+    objects = Watched(tmp_path / "s")
+    folder = Cache(tmp_path / "c").pull(Repository(objects), artifact)
+    assert (folder / "model.onnx").read_bytes() == data
+    wanted = {"half": [half], None: None, "half, anew": [half, 0], "0": [0]}[starts]
+    assert objects.starts.get(blob_key(file.sha256)) == wanted
+    assert not list((tmp_path / "c/partial").iterdir())
+
+
+def test_a_store_that_breaks_off_leaves_what_came(tmp_path: Path) -> None:
+    artifact = publish(str(tmp_path / "s"), tmp_path / "m", "a")
+    file = next(file for file in artifact.files if file.path == "model.onnx")
+    data = (tmp_path / "m/model.onnx").read_bytes()
+
+    class Half(RawIOBase):
+        def __init__(self) -> None:
+            self.left = memoryview(data[:100])
+
+        def readinto(self, buffer: Any) -> int:
+            if not self.left:
+                raise StoreError("the network is gone")
+            buffer[: len(self.left)] = self.left
+            count, self.left = len(self.left), memoryview(b"")
+            return count
+
+    class Breaking(LocalObjects):
+        def open(self, key: str, start: int = 0) -> RawIOBase:
+            return Half() if key.endswith(file.sha256) else super().open(key, start)
+
+    with pytest.raises(StoreError, match="model 'a': model.onnx: the network is gone"):
+        Cache(tmp_path / "c").pull(Repository(Breaking(tmp_path / "s")), artifact)
+    assert unfinished(tmp_path / "c", file).read_bytes() == data[:100]
+
+
+def test_a_blob_of_before_the_machine_started_is_read_once(tmp_path: Path) -> None:
+    artifact = publish(str(tmp_path / "s"), tmp_path / "m", "a")
+    file = next(file for file in artifact.files if file.path == "model.onnx")
+    objects = Watched(tmp_path / "s")
+    Cache(tmp_path / "c").pull(Repository(objects), artifact)
+    blob = tmp_path / "c" / blob_key(file.sha256)
+    os.utime(blob, (1, 1))
+    Cache(tmp_path / "c").pull(Repository(objects), artifact)  # whole: from now on trusted
+    assert blob.stat().st_mtime > 1
+    assert objects.starts[blob_key(file.sha256)] == [0]
+    blob.chmod(0o644)
+    blob.write_bytes(bytes(file.bytes))  # what a crash leaves of what was not flushed
+    os.utime(blob, (1, 1))
+    folder = Cache(tmp_path / "c").pull(Repository(objects), artifact)
+    assert objects.starts[blob_key(file.sha256)] == [0, 0]
+    assert (folder / "model.onnx").read_bytes() == (tmp_path / "m/model.onnx").read_bytes()
+
+
+def test_a_disk_that_takes_no_more_is_named_and_nothing_stays(tmp_path: Path) -> None:
+    artifact = publish(str(tmp_path / "s"), tmp_path / "m", "a")
+    least = min(file.bytes for file in artifact.files)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (least - 1, hard))
+    try:
+        with pytest.raises(StoreError, match="cannot write .*: free space, or choose another"):
+            Cache(tmp_path / "c").pull(Repository.open(str(tmp_path / "s")), artifact)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list((tmp_path / "c/partial").iterdir())
