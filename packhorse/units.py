@@ -52,12 +52,12 @@ def parse_seconds(text: str | float) -> float:
     return float(Decimal(match[1]) * _SECOND_UNITS[unit])
 
 
-def format_bytes(count: int) -> str:
+def format_bytes(count: float) -> str:
     """Write bytes for people: '89.3 MiB'."""
     for unit, size in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if count >= size:
             return f"{count / size:.1f} {unit}"
-    return f"{count} B"
+    return f"{count:.0f} B"
 
 
 def format_seconds(seconds: float) -> str:

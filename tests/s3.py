@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -77,12 +79,8 @@ def s3_server(folder: Path) -> Iterator[str]:
             time.sleep(0.1)
         yield f"http://127.0.0.1:{s3}"
     finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.kill()  # it holds nothing that anyone wants; asked to end, it takes 20 s
+        process.wait()
 
 
 def _answers(url: str) -> bool:
@@ -95,13 +93,32 @@ def _answers(url: str) -> bool:
     return True
 
 
-Fault = Callable[[BaseHTTPRequestHandler, int, list[tuple[str, str]], bytes], bool]
-"""Given a GET of a blob, its answer's status, headers and body; True where it has answered."""
+Headers = list[tuple[str, str]]
+Fault = Callable[[BaseHTTPRequestHandler, int, Headers, bytes], bool]
+"""Given a request, its answer's status, headers and body; True where it has answered."""
+
+
+class _Quiet(ThreadingHTTPServer):
+    """Says nothing of clients that hang up, as killed ones do."""
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type] # as it came
 
 
 @contextmanager
-def fault_proxy(server: str, fault: Fault, times: int) -> Iterator[tuple[str, list[str]]]:
-    """Pass requests on; the first `times` GETs of blobs meet the fault. Yields URL and requests."""
+def fault_proxy(
+    server: str,
+    fault: Fault = lambda *_: False,
+    times: int = 0,
+    matching: str = "GET .*/blobs/",
+    tls: ssl.SSLContext | None = None,
+) -> Iterator[tuple[str, list[str]]]:
+    """Pass requests on; the first `times` of those that match meet the fault.
+
+    Yields:
+        Its URL, and the requests that came, such as `GET /bucket/key bytes=5-`.
+    """
     left = [times]
     seen: list[str] = []
     host = server.removeprefix("http://")
@@ -124,7 +141,7 @@ def fault_proxy(server: str, fault: Fault, times: int) -> Iterator[tuple[str, li
             there.close()
             seen.append(f"{self.command} {self.path} {self.headers.get('Range', '')}".strip())
             headers = [(k, v) for k, v in answer.getheaders() if k.lower() != "connection"]
-            if self.command == "GET" and "/blobs/" in self.path and left[0] > 0:
+            if left[0] > 0 and re.match(matching, f"{self.command} {self.path}"):
                 left[0] -= 1
                 if fault(self, answer.status, headers, data):
                     self.close_connection = True
@@ -133,12 +150,14 @@ def fault_proxy(server: str, fault: Fault, times: int) -> Iterator[tuple[str, li
 
         do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = forward  # noqa: N815 # the library's names
 
-    proxy = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    proxy = _Quiet(("127.0.0.1", 0), Handler)
     proxy.daemon_threads = True
+    if tls is not None:
+        proxy.socket = tls.wrap_socket(proxy.socket, server_side=True)
     thread = threading.Thread(target=proxy.serve_forever, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{proxy.server_port}", seen
+        yield f"http{'s' if tls else ''}://127.0.0.1:{proxy.server_port}", seen
     finally:
         proxy.shutdown()
         proxy.server_close()

@@ -102,7 +102,9 @@ class Cache:
                 job.result()
                 self._have(repository, file, folder / file.path)  # where another began the job
             except StoreError as err:  # one blob may be many models': each is told of its own file
-                raise type(err)(f"model {artifact.id!r}: {file.path}: {err}") from err
+                raise type(err)(
+                    f"model {artifact.id!r}: {file.path}, blob {file.sha256}: {err}"
+                ) from err
 
     def _start(
         self, repository: Repository, file: File, folder: Path, recheck: bool
@@ -165,8 +167,7 @@ class Cache:
                     self._here[file.sha256] = size
         if size != file.bytes or digest.hexdigest() != file.sha256:
             raise Corrupt(
-                f"blob {file.sha256} has {size} bytes of {file.bytes} or other content: "
-                "publish the model again"
+                f"it has {size} bytes of {file.bytes}, or other content: publish the model again"
             )
         try:
             os.fchmod(partial.fileno(), 0o444)

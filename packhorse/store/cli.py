@@ -82,23 +82,37 @@ def show_model(
 @setting_options("store")
 @_as_json
 def verify_models(model_ids: tuple[str, ...], as_json: bool, **flags: object) -> None:
-    """Read every blob again and compare it with its digest; exit code 1 if any differs."""
+    """Read every blob again and compare it with its digest; exit code 1 if any differs.
+
+    \b
+    Examples:
+      packhorse models verify
+      packhorse models verify acme/intent --store s3://acme/prod --json
+    """
     from packhorse.progress import show_progress
 
     repository = _repository(flags)
     chosen, broken = _chosen(repository, model_ids)
     faults: list[dict[str, Any]] = [{"id": None, "fault": fault} for fault in broken]
-    checked: dict[str, str | None] = {}
-    with show_progress("verify", sum(a.total_bytes for a in chosen)) as bar:
-        for a in chosen:
-            for fault in repository.faults(a, checked, bar.advance):
-                faults.append({"id": a.id, "fault": fault})
+    blobs = {file.sha256: file.bytes for a in chosen for file in a.files}
+    with show_progress("verify", sum(blobs.values()), "bytes") as bar:
+        for a, fault in repository.faults(chosen, bar.advance):
+            faults.append({"id": a.id, "fault": fault})
+    foreign = repository.foreign()
     if as_json:
-        click.echo(json.dumps({"verified": len(chosen), "blobs": len(checked), "faults": faults}))
+        found = {"verified": len(chosen), "blobs": len(blobs), "faults": faults, "foreign": foreign}
+        click.echo(json.dumps(found))
     else:
         for row in faults:
             click.echo(f"{row['id'] or 'record'}: {row['fault']}")
-        click.echo(f"{len(chosen)} models, {len(checked)} blobs: {len(faults)} faults")
+        click.echo(f"{len(chosen)} models, {len(blobs)} blobs: {len(faults)} faults")
+    if foreign:
+        more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
+        click.echo(
+            f"not of packhorse, and never read or removed: {', '.join(foreign[:3])}{more}: keep "
+            "other files under another prefix",
+            err=True,
+        )
     _exit_with([row["fault"] for row in faults], say=False)
 
 
@@ -121,10 +135,10 @@ def copy_command(model_ids: tuple[str, ...], source: str, target: str) -> None:
     chosen, broken = _chosen(here, model_ids)
     there.objects.prepare()
     blobs = {file.sha256: file.bytes for a in chosen for file in a.files}
-    with show_progress("copy", sum(blobs.values())) as bar:
-        copy_models(here, there, chosen, bar.advance)
-    click.echo(f"{len(chosen)} models, {len(blobs)} blobs are in {there.objects.url}")
-    _exit_with(broken)
+    with show_progress("copy", sum(blobs.values()), "bytes") as bar:
+        faults = copy_models(here, there, chosen, bar.advance)
+    click.echo(f"{len(chosen) - len(faults)} artifacts are in {there.objects.url}")
+    _exit_with(broken + faults)
 
 
 @models.command("remove")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,10 +20,14 @@ from packhorse.store.objects import Objects, open_objects
 CHUNK_BYTES = 512 * 1024
 """What is read, hashed and written at once: small enough to stay in a core's cache."""
 READS_AT_ONCE = 16
+VERIFIES_AT_ONCE = 8
 LIST_FROM = 200
 """From so many keys on, listing all of the store costs less than asking for each."""
 REFRESH_S = 1800.0
 """A blob older than this is made young again by who is about to name it."""
+
+_MANIFEST = re.compile(r"models/[^/]+/[^/]+/[^/]+/artifact\.json")
+_OURS = re.compile(rf"{_MANIFEST.pattern}|models/[^/]+/latest\.json|blobs/sha256/[0-9a-f]{{64}}")
 
 
 class Latest(msgspec.Struct, frozen=True):
@@ -76,15 +81,21 @@ class Repository:
         return added
 
     def _write_blobs(self, artifact: Artifact, folder: Path, new: bool = False) -> int:
-        added, old = 0, time.time() - REFRESH_S
+        added = 0
         for file in artifact.files:
             key = blob_key(file.sha256)
             if not self.is_intact(file):
                 self.objects.write(key, folder / file.path)
                 added += file.bytes
-            elif new and (found := self.objects.find(key)) and found.modified < old:
-                self.objects.touch(key)  # or it could be collected before the manifest names it
+            elif new:
+                self.renew(file)
         return added
+
+    def renew(self, file: File) -> None:
+        """Make a blob young that is about to be named, or it could be collected before it is."""
+        found = self.objects.find(blob_key(file.sha256))
+        if found is not None and found.modified < time.time() - REFRESH_S:
+            self.objects.touch(found.key)
 
     def _files(self, artifact: Artifact) -> list[File]:
         return self.artifact(artifact.id, artifact.version, artifact.variant).files
@@ -170,7 +181,7 @@ class Repository:
     def artifacts(self) -> Iterator[tuple[str, Artifact | Corrupt]]:
         """Yield every published model's key prefix with its record, or with what is wrong."""
         keys = [found.key for found in self.objects.list("models")]
-        manifests = [key for key in keys if key.endswith("/artifact.json")]
+        manifests = [key for key in keys if _MANIFEST.fullmatch(key)]
         with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="read") as pool:
             for key, data in zip(manifests, pool.map(self.objects.read, manifests), strict=True):
                 if data is None:
@@ -181,24 +192,32 @@ class Repository:
                 except Corrupt as err:
                     yield prefix, err
 
+    def foreign(self) -> list[str]:
+        """Return the keys below `models/` and `blobs/` that are not of a store's form."""
+        found = [row.key for top in ("models", "blobs") for row in self.objects.list(top)]
+        return [key for key in found if not _OURS.fullmatch(key)]
+
     def faults(
-        self, artifact: Artifact, checked: dict[str, str | None], advance: Callable[[int], None]
-    ) -> list[str]:
-        """Read every blob of a model and say what is wrong with each, if anything.
+        self, artifacts: Sequence[Artifact], advance: Callable[[int], None] = lambda size: None
+    ) -> list[tuple[Artifact, str]]:
+        """Read every blob of models, each once, and say what is wrong with which model's file.
 
         Args:
-            checked: Digest to fault, kept between calls: a blob that many share is read once.
-            advance: Called with the bytes of each file, read or known.
+            advance: Called with the bytes of each blob that was read.
         """
-        found = []
-        for file in artifact.files:
-            if file.sha256 not in checked:
-                checked[file.sha256] = self._blob_fault(file.sha256, file.bytes)
-            fault = checked[file.sha256]
-            if fault:
-                found.append(f"{file.path}: blob {file.sha256}: {fault}")
-            advance(file.bytes)
-        return found
+        blobs = {file.sha256: file.bytes for artifact in artifacts for file in artifact.files}
+        faults: dict[str, str | None] = {}
+        with ThreadPoolExecutor(VERIFIES_AT_ONCE, thread_name_prefix="verify") as pool:
+            found = pool.map(self._blob_fault, blobs, blobs.values())
+            for (digest, size), fault in zip(blobs.items(), found, strict=True):
+                faults[digest] = fault
+                advance(size)
+        return [
+            (artifact, f"{file.path}: blob {file.sha256}: {faults[file.sha256]}")
+            for artifact in artifacts
+            for file in artifact.files
+            if faults[file.sha256]
+        ]
 
     def _blob_fault(self, sha256: str, size: int) -> str | None:
         key = blob_key(sha256)

@@ -32,11 +32,11 @@ class S3Objects:
 
     remote = True
 
-    def __init__(self, bucket: str, prefix: str, read_timeout_s: float = READ_TIMEOUT_S) -> None:
+    def __init__(self, bucket: str, prefix: str) -> None:
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
         self.bucket, self._prefix = bucket, f"{prefix}/" if prefix else ""
         try:
-            self.client, self.signed = _client(read_timeout_s)
+            self.client, self.signed = _client()
         except StoreError:
             raise
         except Exception as err:  # a profile or a setting of the SDK that cannot be
@@ -151,7 +151,7 @@ class S3Objects:
         self.client.upload_file(str(path), self.bucket, self._prefix + key, Config=config)
 
 
-def _client(read_timeout_s: float) -> tuple[S3Client, bool]:
+def _client() -> tuple[S3Client, bool]:
     """Make a client, and tell whether its requests are signed."""
     try:
         import boto3
@@ -169,7 +169,7 @@ def _client(read_timeout_s: float) -> tuple[S3Client, bool]:
         response_checksum_validation="when_required",
         max_pool_connections=CONNECTIONS,
         connect_timeout=5,
-        read_timeout=read_timeout_s,
+        read_timeout=READ_TIMEOUT_S,
         user_agent_extra=f"packhorse/{__version__}",
         signature_version=None if signed else UNSIGNED,
     )

@@ -6,7 +6,7 @@ import hashlib
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,42 +25,64 @@ _BLOB = re.compile(r"blobs/sha256/[0-9a-f]{64}")
 def copy_models(
     source: Repository,
     target: Repository,
-    artifacts: Iterable[Artifact],
-    advance: Callable[[int], None],
-) -> None:
-    """Copy models, each blob once and checked on the way, its manifest after all blobs.
+    artifacts: Sequence[Artifact],
+    advance: Callable[[int], None] = lambda size: None,
+) -> list[str]:
+    """Copy models, each blob once and checked on the way, a manifest after all its blobs.
 
     Args:
         advance: Called with the bytes of each blob, copied or found there.
 
+    Returns:
+        What is wrong with each model that was not copied, since a blob of it is broken.
+
     Raises:
-        Corrupt: A blob of the source is not what its digest says; nothing after it is copied.
         StoreError: One of the stores cannot be read or written.
     """
-    chosen = list(artifacts)
-    blobs = {file.sha256: file for artifact in chosen for file in artifact.files}
-
-    def one(file: File) -> int:
-        if not target.is_intact(file):
-            _copy_blob(source, target, file)
-        return file.bytes
-
+    blobs = {file.sha256: file for artifact in artifacts for file in artifact.files}
+    broken: dict[str, Corrupt] = {}
+    copied: list[Artifact] = []
+    faults: list[str] = []
     pool = ThreadPoolExecutor(COPIES_AT_ONCE, thread_name_prefix="copy")
     try:
-        for size in pool.map(one, blobs.values()):
-            advance(size)
+        jobs = {digest: pool.submit(_bring, source, target, blobs[digest]) for digest in blobs}
+        for digest, job in jobs.items():
+            try:
+                job.result()
+            except Corrupt as err:
+                broken[digest] = err
+            advance(blobs[digest].bytes)
     finally:
         pool.shutdown(cancel_futures=True)
-    for artifact in chosen:
-        key = f"{artifact_prefix(artifact.id, artifact.version, artifact.variant)}/artifact.json"
-        target.objects.write(key, artifact.encode())
+    for artifact in artifacts:
+        wrong = [broken[file.sha256] for file in artifact.files if file.sha256 in broken]
+        if wrong:
+            faults.append(f"{artifact.id} {artifact.version} {artifact.variant}: {wrong[0]}")
+            continue
+        prefix = artifact_prefix(artifact.id, artifact.version, artifact.variant)
+        target.objects.write(f"{prefix}/artifact.json", artifact.encode())
         if source.latest(artifact.id) == artifact.version:
             target.mark_latest(artifact.id, artifact.version)
+        copied.append(artifact)
+    # What lay unused in the target may have been collected before a manifest named it.
+    for digest in {file.sha256 for artifact in copied for file in artifact.files}:
+        if target.objects.find(blob_key(digest)) is None:
+            _copy_blob(source, target, blobs[digest])
+    return faults
+
+
+def _bring(source: Repository, target: Repository, file: File) -> None:
+    if target.is_intact(file):
+        target.renew(file)
+    else:
+        _copy_blob(source, target, file)
 
 
 def _copy_blob(source: Repository, target: Repository, file: File) -> None:
     key, digest = blob_key(file.sha256), hashlib.sha256()
     with tempfile.NamedTemporaryFile(prefix="packhorse-copy-") as aside:
+        if source.objects.find(key) is None:
+            raise Corrupt(f"store {source.objects.url}: blob {file.sha256} is missing")
         with source.objects.open(key) as stream:
             while chunk := stream.read(CHUNK_BYTES):
                 digest.update(chunk)
@@ -97,7 +119,12 @@ def remove_artifacts(repository: Repository, artifacts: Iterable[Artifact]) -> N
         repository.objects.delete(f"{prefix}/artifact.json")
 
 
-def collect_garbage(repository: Repository, age_s: float, dry_run: bool) -> list[Found]:
+def collect_garbage(
+    repository: Repository,
+    age_s: float,
+    dry_run: bool,
+    clock: Callable[[], float] = time.time,
+) -> list[Found]:
     """Remove blobs that no manifest names and what killed writers left, older than an age.
 
     Returns:
@@ -109,7 +136,7 @@ def collect_garbage(repository: Repository, age_s: float, dry_run: bool) -> list
     """
     if age_s < LEAST_AGE_S:
         raise InvalidInput(f"an age of {age_s:g} s would take what is being published: use 1h")
-    old = time.time() - age_s
+    old = clock() - age_s
     named = _named(repository)
     found = [
         blob

@@ -91,11 +91,11 @@ def test_a_damaged_blob_is_found(
 ) -> None:
     artifact = publish(str(tmp_path / "s"), tmp_path / "m", "a")
     repository = Repository.open(str(tmp_path / "s"))
-    assert repository.faults(artifact, {}, lambda _: None) == []
+    assert repository.faults([artifact]) == []
     path = tmp_path / "s" / blob_key(artifact.files[0].sha256)
     path.chmod(0o644)
     damage(path)
-    (fault,) = repository.faults(artifact, {}, lambda _: None)
+    ((_, fault),) = repository.faults([artifact])
     assert says in fault
     assert artifact.files[0].sha256 in fault
     assert artifact.files[0].path in fault
@@ -108,7 +108,7 @@ def test_publishing_again_mends_a_damaged_blob(tmp_path: Path) -> None:
     path.write_bytes(b"\1" + path.read_bytes()[1:])
     repository = Repository.open(str(tmp_path / "s"))
     assert repository.publish(artifact, tmp_path / "m") == artifact.files[0].bytes
-    assert repository.faults(artifact, {}, lambda _: None) == []
+    assert repository.faults([artifact]) == []
 
 
 @pytest.mark.parametrize("url", ["{}/st#1", "file://{}/st#1", "file://localhost{}/st#1"])

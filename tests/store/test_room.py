@@ -60,9 +60,7 @@ def used(cache: Path) -> int:
 
 
 @contextmanager
-def user(
-    store: Store, cache: Path, *models: str, limit: int = 0
-) -> Iterator[subprocess.Popen[str]]:
+def user(store: Store, cache: Path, *models: str, limit: int = 0) -> Iterator[None]:
     """Another process that uses models until the block ends."""
     process = subprocess.Popen(
         [sys.executable, "-c", USE, store.url, str(cache), str(limit), *models],
