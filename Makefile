@@ -65,7 +65,7 @@ bench: demo ## Measure speed, each figure as a ratio in the same run.
 	@$(BIN)/python -m benchmarks.inference
 	@$(BIN)/python -m benchmarks.pull
 
-mutants: $(READY) ## Break the code in twenty ways; each must be caught by a test.
+mutants: $(READY) ## Break the code in forty ways; each must be caught by a test.
 	@$(BIN)/python tests/mutants.py
 
 clean: stop ## Stop the servers and remove what was made, the environment excepted.

@@ -31,6 +31,7 @@ from packhorse.store.repository import CHUNK_BYTES, Repository, hash_stream
 from packhorse.store.room import Room
 
 DOWNLOADS_AT_ONCE = 16
+LINK_TRIES = 10
 
 
 class Cache:
@@ -93,8 +94,6 @@ class Cache:
     def _bring(
         self, repository: Repository, artifact: Artifact, folder: Path, recheck: bool
     ) -> None:
-        for subfolder in {(folder / file.path).parent for file in artifact.files}:
-            subfolder.mkdir(parents=True, exist_ok=True)
         jobs = [self._start(repository, file, folder, recheck) for file in artifact.files]
         wait(jobs)  # so that nothing of a pull goes on after its end
         for file, job in zip(artifact.files, jobs, strict=True):
@@ -128,7 +127,7 @@ class Cache:
     ) -> None:
         """Fetch a blob unless it is here, and link it to where it is wanted."""
         path = self.folder / blob_key(file.sha256)
-        while True:
+        for _ in range(LINK_TRIES):
             if not _holds(path, file, recheck):
                 with _locked(self.folder / "partial" / f"{file.sha256}.{file.bytes}") as partial:
                     if not _holds(path, file, recheck):  # another process may have been at it
@@ -136,9 +135,14 @@ class Cache:
                 recheck = False
             self._here[file.sha256] = file.bytes
             try:
+                target.parent.mkdir(parents=True, exist_ok=True)
                 return _link(path, target)
             except FileNotFoundError:
                 continue  # it was in use nowhere yet, and another process needed room
+        raise StoreError(
+            f"cache {self.folder}: what is pulled is removed again and again: raise cache_bytes, "
+            "or give each server a cache of its own"
+        )
 
     def _fetch(self, objects: Objects, file: File, partial: FileIO, path: Path) -> None:
         for last in (False, False, True):

@@ -154,7 +154,7 @@ class Room:
         """
         for entry in _entries(self._folder / "partial"):
             path = Path(entry.path)
-            if path == own:
+            if path == own or not path.suffix[1:].isdigit():
                 continue
             with suppress(FileNotFoundError), path.open() as file:
                 try:

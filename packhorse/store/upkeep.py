@@ -146,13 +146,12 @@ def collect_garbage(
     found += [row for row in repository.objects.leftovers() if row.modified < old]
     if dry_run:
         return found
-    named = _named(repository)  # what was published while the blobs were listed
     removed = []
     for row in found:
         if _BLOB.fullmatch(row.key):
             now = repository.objects.find(row.key)
-            if row.key in named or now is None or now.modified >= old:
-                continue
+            if now is None or now.modified >= old:
+                continue  # a publisher that relies on an old blob makes it young first
         repository.objects.delete(row.key)
         removed.append(row)
     return removed

@@ -1,3 +1,4 @@
+import fcntl
 import os
 import resource
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from packhorse.store.cache import Cache
 from packhorse.store.local import LocalObjects
 from packhorse.store.repository import Repository
 from tests.onnx_models import publish
+from tests.running import wait_until
 
 
 def test_a_pulled_model_lies_in_its_folder_and_shares_blobs(tmp_path: Path) -> None:
@@ -183,3 +185,19 @@ def test_a_disk_that_takes_no_more_is_named_and_nothing_stays(tmp_path: Path) ->
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not list((tmp_path / "c/partial").iterdir())
+
+
+def test_an_unfinished_download_that_is_removed_while_one_waits_for_it(tmp_path: Path) -> None:
+    artifact = publish(str(tmp_path / "s"), tmp_path / "m", "a")
+    file = next(file for file in artifact.files if file.path == "model.onnx")
+    path = unfinished(tmp_path / "c", file)
+    with path.open("ab") as other, ThreadPoolExecutor(1) as pool:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        repository = Repository.open(str(tmp_path / "s"))
+        job = pool.submit(Cache(tmp_path / "c").pull, repository, artifact)
+        inode = path.stat().st_ino
+        wait_until(lambda: f":{inode} " in Path("/proc/locks").read_text().partition("->")[2])
+        path.unlink()  # as one does who needs room
+        fcntl.flock(other, fcntl.LOCK_UN)
+        folder = job.result(10)
+    assert (folder / "model.onnx").read_bytes() == (tmp_path / "m/model.onnx").read_bytes()

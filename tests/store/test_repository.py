@@ -163,3 +163,25 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path) -> None:
     (tmp_path / "s/blobs").write_text("a file where a folder should be")
     with pytest.raises(StoreError, match="cannot write"):
         objects.write("blobs/sha256/x", b"data")
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_tag_changes_when_an_object_is_written_anew(
+    listed: bool, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packhorse.store.repository.LIST_FROM", 1 if listed else 10)
+    publish(place, tmp_path / "m", "bert", seed=1)
+    publish(place, tmp_path / "n", "bert-large", seed=1)
+    repository = Repository.open(place)
+    names = [
+        f"models/{name}" for name in ("bert/latest.json", "bert/v1/cpu-fp32/artifact.json", "no")
+    ]
+    before = repository.tags(names)
+    assert set(before) == set(names[:2])
+    publish(place, tmp_path / "m", "bert", seed=1)
+    publish(place, tmp_path / "n", "bert-large", seed=2)
+    assert repository.tags(names) == before
+    publish(place, tmp_path / "m", "bert", seed=2)
+    after = repository.tags(names)
+    assert after[names[0]] == before[names[0]]  # the version is the same
+    assert after[names[1]] != before[names[1]]
