@@ -20,6 +20,7 @@ from packhorse.store.objects import Objects, open_objects
 CHUNK_BYTES = 512 * 1024
 """What is read, hashed and written at once: small enough to stay in a core's cache."""
 READS_AT_ONCE = 16
+WRITES_AT_ONCE = 8
 VERIFIES_AT_ONCE = 8
 LIST_FROM = 200
 """From so many keys on, listing all of the store costs less than asking for each."""
@@ -81,15 +82,17 @@ class Repository:
         return added
 
     def _write_blobs(self, artifact: Artifact, folder: Path, new: bool = False) -> int:
-        added = 0
-        for file in artifact.files:
-            key = blob_key(file.sha256)
+        def write(file: File) -> int:
             if not self.is_intact(file):
-                self.objects.write(key, folder / file.path)
-                added += file.bytes
-            elif new:
+                self.objects.write(blob_key(file.sha256), folder / file.path)
+                return file.bytes
+            if new:
                 self.renew(file)
-        return added
+            return 0
+
+        blobs = {file.sha256: file for file in artifact.files}
+        with ThreadPoolExecutor(WRITES_AT_ONCE, thread_name_prefix="write") as pool:
+            return sum(pool.map(write, blobs.values()))
 
     def renew(self, file: File) -> None:
         """Make a blob young that is about to be named, or it could be collected before it is."""
@@ -135,6 +138,13 @@ class Repository:
                 f"model {model_id!r} is not in store {self.objects.url}: run packhorse trace"
             )
         return decode_record(data, Latest, key, 1).version
+
+    def latest_or_none(self, model_id: str) -> str | None:
+        """Return the newest version of a model, where a readable record says which it is."""
+        try:
+            return self.latest(model_id)
+        except (InvalidInput, Corrupt):
+            return None
 
     def artifact(self, model_id: str, version: str, variant: str) -> Artifact:
         """Return a model's record.
@@ -227,10 +237,13 @@ class Repository:
         if found.bytes != size:
             return f"has {found.bytes} bytes, expected {size}"
         try:
-            with self.objects.open(key) as stream:
-                return None if hash_stream(stream) == sha256 else "content does not match digest"
+            for _ in range(2):  # what differs may have been damaged on the way
+                with self.objects.open(key) as stream:
+                    if hash_stream(stream) == sha256:
+                        return None
         except StoreError as err:
             return str(err)
+        return "content does not match digest"
 
 
 def hash_stream(stream: RawIOBase | BufferedReader) -> str:

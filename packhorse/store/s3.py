@@ -21,7 +21,8 @@ from packhorse.store.s3_stream import Stream
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-CONNECTIONS = 32
+CONNECTIONS = 48
+"""As many as blobs are fetched and manifests read at once, with room for more."""
 READ_TIMEOUT_S = 30.0
 SINGLE_PUT_BYTES = 64 * 1024**2
 _BLOBS = "blobs/sha256/"

@@ -85,13 +85,14 @@ class Stream(io.RawIOBase):
                     f"{self._objects.url}/{self._key} changed while it was read: try again"
                 ) from err
             raise explain(err, self._objects, self._key) from err
-        self._body, self._etag = found["Body"], found["ETag"]
+        self._body, self._etag = found["Body"], found.get("ETag")
+        length = found.get("ContentLength")  # not said of what is sent in chunks
         self._read_into = _reader(self._body)
         if self._position and "ContentRange" not in found:  # the server sent all of it again
             self._skip(self._position)
-            self._size = found["ContentLength"]
+            self._size = length
         else:
-            self._size = self._position + found["ContentLength"]
+            self._size = None if length is None else self._position + length
 
     def _skip(self, count: int) -> None:
         buffer = memoryview(bytearray(64 * 1024))

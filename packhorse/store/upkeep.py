@@ -17,6 +17,7 @@ from packhorse.store.objects import Found
 from packhorse.store.repository import CHUNK_BYTES, Repository
 
 COPIES_AT_ONCE = 8
+REMOVALS_AT_ONCE = 16
 LEAST_AGE_S = 3600.0
 """What is younger may be of a publisher that has not written its manifest yet."""
 _BLOB = re.compile(r"blobs/sha256/[0-9a-f]{64}")
@@ -41,8 +42,6 @@ def copy_models(
     """
     blobs = {file.sha256: file for artifact in artifacts for file in artifact.files}
     broken: dict[str, Corrupt] = {}
-    copied: list[Artifact] = []
-    faults: list[str] = []
     pool = ThreadPoolExecutor(COPIES_AT_ONCE, thread_name_prefix="copy")
     try:
         jobs = {digest: pool.submit(_bring, source, target, blobs[digest]) for digest in blobs}
@@ -52,23 +51,18 @@ def copy_models(
             except Corrupt as err:
                 broken[digest] = err
             advance(blobs[digest].bytes)
+        whole = [a for a in artifacts if not any(f.sha256 in broken for f in a.files)]
+        list(pool.map(lambda artifact: _name(source, target, artifact), whole))
+        # What lay unused in the target may have been collected before a manifest named it.
+        named = {file.sha256: file for artifact in whole for file in artifact.files}
+        list(pool.map(lambda file: _bring_if_gone(source, target, file), named.values()))
     finally:
         pool.shutdown(cancel_futures=True)
-    for artifact in artifacts:
-        wrong = [broken[file.sha256] for file in artifact.files if file.sha256 in broken]
-        if wrong:
-            faults.append(f"{artifact.id} {artifact.version} {artifact.variant}: {wrong[0]}")
-            continue
-        prefix = artifact_prefix(artifact.id, artifact.version, artifact.variant)
-        target.objects.write(f"{prefix}/artifact.json", artifact.encode())
-        if source.latest(artifact.id) == artifact.version:
-            target.mark_latest(artifact.id, artifact.version)
-        copied.append(artifact)
-    # What lay unused in the target may have been collected before a manifest named it.
-    for digest in {file.sha256 for artifact in copied for file in artifact.files}:
-        if target.objects.find(blob_key(digest)) is None:
-            _copy_blob(source, target, blobs[digest])
-    return faults
+    return [
+        f"{artifact.id} {artifact.version} {artifact.variant}: {broken[file.sha256]}"
+        for artifact in artifacts
+        for file in [file for file in artifact.files if file.sha256 in broken][:1]
+    ]
 
 
 def _bring(source: Repository, target: Repository, file: File) -> None:
@@ -78,22 +72,38 @@ def _bring(source: Repository, target: Repository, file: File) -> None:
         _copy_blob(source, target, file)
 
 
+def _name(source: Repository, target: Repository, artifact: Artifact) -> None:
+    prefix = artifact_prefix(artifact.id, artifact.version, artifact.variant)
+    target.objects.write(f"{prefix}/artifact.json", artifact.encode())
+    newest = source.latest_or_none(artifact.id) or target.latest_or_none(artifact.id)
+    if newest in (None, artifact.version):
+        target.mark_latest(artifact.id, artifact.version)
+
+
+def _bring_if_gone(source: Repository, target: Repository, file: File) -> None:
+    if target.objects.find(blob_key(file.sha256)) is None:
+        _copy_blob(source, target, file)
+
+
 def _copy_blob(source: Repository, target: Repository, file: File) -> None:
-    key, digest = blob_key(file.sha256), hashlib.sha256()
-    with tempfile.NamedTemporaryFile(prefix="packhorse-copy-") as aside:
-        if source.objects.find(key) is None:
-            raise Corrupt(f"store {source.objects.url}: blob {file.sha256} is missing")
-        with source.objects.open(key) as stream:
-            while chunk := stream.read(CHUNK_BYTES):
-                digest.update(chunk)
-                aside.write(chunk)
-        aside.flush()
-        if digest.hexdigest() != file.sha256:
-            raise Corrupt(
-                f"store {source.objects.url}: blob {file.sha256} has other content: packhorse "
-                "models verify names the models that use it; publish them again"
-            )
-        target.objects.write(key, Path(aside.name))
+    key = blob_key(file.sha256)
+    if source.objects.find(key) is None:
+        raise Corrupt(f"store {source.objects.url}: blob {file.sha256} is missing")
+    for _ in range(2):  # what differs may have been damaged on the way
+        with tempfile.NamedTemporaryFile(prefix="packhorse-copy-") as aside:
+            digest = hashlib.sha256()
+            with source.objects.open(key) as stream:
+                while chunk := stream.read(CHUNK_BYTES):
+                    digest.update(chunk)
+                    aside.write(chunk)
+            aside.flush()
+            if digest.hexdigest() == file.sha256:
+                target.objects.write(key, Path(aside.name))
+                return
+    raise Corrupt(
+        f"store {source.objects.url}: blob {file.sha256} has other content: packhorse models "
+        "verify names the models that use it; publish them again"
+    )
 
 
 def remove_artifacts(repository: Repository, artifacts: Iterable[Artifact]) -> None:
@@ -112,7 +122,7 @@ def remove_artifacts(repository: Repository, artifacts: Iterable[Artifact]) -> N
         versions = {found.key.split("/")[2] for found in left}
         if not left:
             repository.objects.delete(f"{key}/latest.json")
-        elif repository.latest(model_id) not in versions:
+        elif repository.latest_or_none(model_id) not in versions:
             newest = max(left, key=lambda found: found.modified)
             repository.mark_latest(model_id, newest.key.split("/")[2])
     for prefix in chosen:
@@ -146,15 +156,17 @@ def collect_garbage(
     found += [row for row in repository.objects.leftovers() if row.modified < old]
     if dry_run:
         return found
-    removed = []
-    for row in found:
+
+    def remove(row: Found) -> bool:
         if _BLOB.fullmatch(row.key):
             now = repository.objects.find(row.key)
             if now is None or now.modified >= old:
-                continue  # a publisher that relies on an old blob makes it young first
+                return False  # a publisher that relies on an old blob makes it young first
         repository.objects.delete(row.key)
-        removed.append(row)
-    return removed
+        return True
+
+    with ThreadPoolExecutor(REMOVALS_AT_ONCE, thread_name_prefix="remove") as pool:
+        return [row for row, gone in zip(found, pool.map(remove, found), strict=True) if gone]
 
 
 def _named(repository: Repository) -> set[str]:

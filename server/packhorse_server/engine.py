@@ -11,7 +11,14 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from packhorse.errors import DeadlineExceeded, DoesNotFit, NotReady, Quarantined, QueueFull
+from packhorse.errors import (
+    DeadlineExceeded,
+    DoesNotFit,
+    Loading,
+    NotReady,
+    Quarantined,
+    QueueFull,
+)
 from packhorse.protocol import PredictRequest
 from packhorse.settings import Settings
 from packhorse.store.cache import Cache
@@ -71,7 +78,7 @@ class Engine:
         self.scheduler = Scheduler(settings.lanes or granted_cpus(), settings.max_queue_seconds)
         self.metrics = Metrics(self)
         self._refresher = Refresher(
-            registry, repository, self._loader, self._swap, settings.refresh_seconds, clock
+            registry, self._loader, self._swap, settings.refresh_seconds, clock
         )
         self._keepers: list[asyncio.Task[None]] = []
 
@@ -102,7 +109,12 @@ class Engine:
         entry = self.registry.get(model_id)
         entry.require_available()
         start = time.perf_counter()
-        model, cold = await self._hold(entry, deadline)
+        try:
+            model, cold = await self._hold(entry, deadline)
+        except Loading:
+            if self.registry.get(model_id) is entry:
+                raise
+            return await self.predict(model_id, request, deadline)  # another has taken over
         try:
             load_s = time.perf_counter() - start if cold else None
             texts, many = parse_inputs(

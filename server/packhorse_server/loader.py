@@ -134,6 +134,12 @@ class Loader:
         """
         return await asyncio.get_running_loop().run_in_executor(self._lookups, self._newest, entry)
 
+    async def tags(self, keys: list[str]) -> dict[str, str]:
+        """Read what changes where a key of the store is written anew."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._lookups, self._repository.tags, keys
+        )
+
     async def pull(self, entry: Entry, artifact: Artifact) -> Path:
         """Bring an artifact here, whose folder then is in use until it is released."""
         # What failed before may have been damaged in the cache: it is read again.

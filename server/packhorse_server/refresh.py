@@ -16,7 +16,6 @@ from pathlib import Path
 from packhorse.artifact import Artifact
 from packhorse.errors import PackhorseError
 from packhorse.ids import artifact_prefix, model_key
-from packhorse.store.repository import Repository
 from packhorse_server.loader import LONGEST_RETRY_S, Loader
 from packhorse_server.registry import Entry, Registry, State
 
@@ -33,13 +32,12 @@ class Refresher:
     def __init__(
         self,
         registry: Registry,
-        repository: Repository,
         loader: Loader,
         swap: Callable[[Entry, Entry], Awaitable[None]],
         interval_s: float,
         clock: Callable[[], float],
     ) -> None:
-        self._registry, self._repository, self._loader = registry, repository, loader
+        self._registry, self._loader = registry, loader
         self._swap, self._interval_s, self._clock = swap, interval_s, clock
         self._asked = asyncio.Event()
 
@@ -58,15 +56,14 @@ class Refresher:
             self._asked.clear()
             try:
                 await self._look()
-            except PackhorseError as err:
-                log.warning("refresh failed, served as before: reason=%s", err)
+            except Exception as err:  # whatever it is, the next look may succeed
+                known = isinstance(err, PackhorseError)
+                log.warning("store not looked at reason=%s", err, exc_info=None if known else err)
 
     async def _look(self) -> None:
         entries = [entry for entry in self._registry if entry.state is State.AVAILABLE]
         keys = {entry: _keys(entry) for entry in entries}
-        tags = await asyncio.get_running_loop().run_in_executor(
-            None, self._repository.tags, [key for own in keys.values() for key in own]
-        )
+        tags = await self._loader.tags([key for own in keys.values() for key in own])
         for entry in entries:
             now = {key: tags[key] for key in keys[entry] if key in tags}
             if entry.tags != now and entry.retry_at <= self._clock():

@@ -37,6 +37,13 @@ def delay(*_: object) -> bool:
     return False
 
 
+def in_chunks(handler: BaseHTTPRequestHandler, status: int, headers: Headers, data: bytes) -> bool:
+    kept = [(k, v) for k, v in headers if k.lower() != "content-length"]
+    body = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (data[:9], data[9:], b""))
+    send(handler, status, [*kept, ("Transfer-Encoding", "chunked")], body)
+    return True
+
+
 def wrong_bytes(
     handler: BaseHTTPRequestHandler, status: int, headers: Headers, data: bytes
 ) -> bool:
@@ -75,7 +82,7 @@ def is_too_long(
 
 
 LASTING = [cut, stall, wrong_bytes, slow_down, internal, too_short, is_too_long]
-FAULTS = [*LASTING, delay, says_too_long]
+FAULTS = [*LASTING, delay, says_too_long, in_chunks]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -111,6 +118,25 @@ def test_a_lasting_fault_ends_in_a_reason_and_no_blob(
     assert "\n" not in said
     assert not list((tmp_path / "c/blobs").rglob("*.*"))
     assert not [path for path in (tmp_path / "c/blobs").rglob("*") if path.is_file()]
+
+
+def test_a_server_that_ignores_ranges_is_read_from_the_start(
+    server: str, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = bytes(range(256)) * 1000
+    open_objects(store).write("blobs/x", whole)
+
+    def ignore(handler: BaseHTTPRequestHandler, status: int, headers: Headers, data: bytes) -> bool:
+        if "Range" not in handler.headers:
+            return cut(handler, status, headers, data)
+        kept = [(k, v) for k, v in headers if k.lower() not in ("content-length", "content-range")]
+        send(handler, 200, [*kept, ("Content-Length", str(len(whole)))], whole)
+        return True
+
+    with fault_proxy(server, ignore, 2) as (url, _):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        with open_objects(store).open("blobs/x") as stream:
+            assert stream.readall() == whole
 
 
 def test_an_object_that_changes_in_mid_read_is_noticed(

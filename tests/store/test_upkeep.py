@@ -170,3 +170,15 @@ def test_a_copy_makes_old_blobs_of_the_target_young(tmp_path: Path) -> None:
     assert copy_models(Repository.open(store), there, [artifact]) == []
     remove_artifacts(there, [artifact])  # as a gc sees it that read the manifests before the copy
     assert collect_garbage(there, DAY_S, dry_run=False) == []
+
+
+def test_a_model_that_lost_its_latest_record_is_copied_and_removed(tmp_path: Path) -> None:
+    store, other = str(tmp_path / "s"), str(tmp_path / "t")
+    for version in ("v1", "v2"):
+        publish(store, tmp_path / version, "a", version=version)
+    (tmp_path / "s/models/a/latest.json").unlink()
+    assert run("models", "copy", "--from", store, "--to", other).returncode == 0
+    assert Repository.open(other).latest("a") in ("v1", "v2")
+    done = run("models", "remove", "a", "--version", "v2", "--yes", "--store", store)
+    assert done.returncode == 0, done.stderr
+    assert Repository.open(store).latest("a") == "v1"
