@@ -4,6 +4,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
@@ -15,7 +16,7 @@ import pytest
 
 from packhorse.ids import blob_key
 from packhorse.store.objects import open_objects
-from packhorse.store.repository import hash_stream
+from packhorse.store.repository import CHUNK_BYTES, hash_stream
 from packhorse.store.s3 import S3Objects
 from tests.onnx_models import publish, vectors
 from tests.packhorse.test_cli import run
@@ -147,6 +148,8 @@ def test_ten_kills_in_mid_download_leave_nothing_wrong(
     server: str, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for i in range(40):
+        (tmp_path / str(i)).mkdir()
+        (tmp_path / str(i) / "more").write_bytes(np.random.default_rng(i).bytes(2 * CHUNK_BYTES))
         publish(store, tmp_path / str(i), f"m{i}", seed=i)
     chance = random.Random(7)
     kill = threading.Event()
@@ -161,8 +164,9 @@ def test_ten_kills_in_mid_download_leave_nothing_wrong(
             strike = countdown[0] == 0
         if strike:
             with suppress(OSError):  # a request of the server before, which was killed
-                send(handler, status, headers, data[: chance.randrange(1, len(data))])
+                send(handler, status, headers, data[: chance.randrange(len(data) // 2, len(data))])
                 handler.wfile.flush()
+            time.sleep(0.1)  # for what was sent to be written
             kill.set()
             return True
         return kill.wait(5) if countdown[0] < 0 else False
