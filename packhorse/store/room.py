@@ -71,7 +71,7 @@ class Room:
         """
         with self._alone() as lock:
             count = os.pread(lock, 32, 0)
-            used = int(count) if count else self._used_bytes(own)
+            used = int(count) if count else self._look(own)[0]
             limit = self._limit_bytes
             if limit is not None and used + size > limit:
                 used = self._make_room(size, limit, own)
@@ -133,25 +133,24 @@ class Room:
                 else:
                     path.unlink()
 
-    def _used_bytes(self, own: Path) -> int:
-        return sum(blob.bytes for blob in self._blobs().values()) + sum(
-            size for _, size, _ in self._partials(own)
-        )
+    def _look(self, own: Path, sweep: bool = False) -> tuple[int, dict[int, _Blob]]:
+        """Return the bytes that there are or will be, and the blobs by inode.
 
-    def _blobs(self) -> dict[int, _Blob]:
-        """Return the blobs by inode."""
-        found = {}
+        Args:
+            sweep: Remove the unfinished downloads that nobody is at.
+        """
+        # In this order: what ends between the two looks is seen in both, and counted once.
+        unfinished = dict(self._unfinished(own, sweep))
+        blobs = {}
         for entry in _entries(self._folder / "blobs/sha256"):
             with suppress(FileNotFoundError):
                 stat = entry.stat()
-                found[stat.st_ino] = _Blob(Path(entry.path), stat.st_size, stat.st_nlink)
-        return found
+                blobs[stat.st_ino] = _Blob(Path(entry.path), stat.st_size, stat.st_nlink)
+                unfinished.pop(entry.name, None)
+        return sum(blob.bytes for blob in blobs.values()) + sum(unfinished.values()), blobs
 
-    def _partials(self, own: Path) -> Iterator[tuple[Path, int, bool]]:
-        """Yield unfinished downloads, the bytes they will have, and whether nobody is at them.
-
-        Nobody can be, until the next is asked for.
-        """
+    def _unfinished(self, own: Path, sweep: bool) -> Iterator[tuple[str, int]]:
+        """Yield unfinished downloads with the bytes that they have, or will have."""
         for entry in _entries(self._folder / "partial"):
             path = Path(entry.path)
             if path == own or not path.suffix[1:].isdigit():
@@ -160,20 +159,17 @@ class Room:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except OSError:
-                    yield path, int(path.suffix[1:]), False
+                    yield path.stem, int(path.suffix[1:])
+                    continue
+                if sweep:
+                    path.unlink()
                 else:
-                    yield path, os.fstat(file.fileno()).st_size, True
+                    yield path.stem, os.fstat(file.fileno()).st_size
 
     def _make_room(self, size: int, limit: int, own: Path) -> int:
         """Remove what nobody uses until bytes fit; return the bytes that are left."""
-        blobs = self._blobs()
-        used = sum(blob.bytes for blob in blobs.values())
+        used, blobs = self._look(own, sweep=True)
         enough = int(limit * FULL) - size
-        for path, bytes_, idle in self._partials(own):
-            if idle:
-                path.unlink(missing_ok=True)
-            else:
-                used += bytes_
         for blob in blobs.values():
             if blob.links == 1 and used > enough:
                 blob.path.unlink(missing_ok=True)

@@ -66,7 +66,8 @@ class Refresher:
         tags = await self._loader.tags([key for own in keys.values() for key in own])
         for entry in entries:
             now = {key: tags[key] for key in keys[entry] if key in tags}
-            if entry.tags != now and entry.retry_at <= self._clock():
+            waits = now == entry.refused_tags and entry.retry_at > self._clock()
+            if entry.tags != now and not waits:
                 await self._follow(entry, now)
 
     async def _follow(self, entry: Entry, tags: dict[str, str]) -> None:
@@ -79,7 +80,7 @@ class Refresher:
         except Exception as err:  # whatever it is, the model that serves is as good as before
             if folder is not None and self._registry.get(entry.id) is entry:
                 self._loader.cache.release(folder)
-            self._leave(entry, err)
+            self._leave(entry, err, tags)
             return
         current = self._registry.get(entry.id)
         current.tags, current.update_error, current.attempts = tags, "", 0
@@ -92,7 +93,8 @@ class Refresher:
             entry.id, artifact.version, artifact.digest[:12],
         )  # fmt: skip
 
-    def _leave(self, entry: Entry, err: Exception) -> None:
+    def _leave(self, entry: Entry, err: Exception, tags: dict[str, str]) -> None:
+        entry.refused_tags = tags
         wait_s = min(self._interval_s * 2 ** min(entry.attempts, 16), LONGEST_RETRY_S)
         entry.attempts += 1
         entry.retry_at = self._clock() + wait_s

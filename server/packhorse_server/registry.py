@@ -41,6 +41,7 @@ class Entry:
         seconds_per_text: Running mean of its inference time.
         requests, request_seconds: What was answered, and how long it took in all.
         tags: What the store said of its keys when they were read last; None: not asked yet.
+        refused_tags: What the store said of an artifact that could not take over.
         update_error: Why what the store holds now does not take over.
         replaced: Whether another artifact has taken over.
     """
@@ -63,6 +64,7 @@ class Entry:
     requests: int = 0
     request_seconds: float = 0.0
     tags: dict[str, str] | None = None
+    refused_tags: dict[str, str] | None = None
     update_error: str = ""
     replaced: bool = False
 

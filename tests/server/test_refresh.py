@@ -84,6 +84,18 @@ def test_a_broken_newer_upload_leaves_the_old_one_serving(tmp_path: Path) -> Non
         assert row(server, "a")["reason"] == ""
 
 
+def test_a_repaired_upload_does_not_wait_for_the_broken_ones_pause(tmp_path: Path) -> None:
+    store = str(tmp_path / "s")
+    publish(store, tmp_path / "m", "a", seed=1)
+    with running(store, tmp_path / "c", ["a"], **SOON) as server:
+        publish(store, tmp_path / "m", "a", broken=True)
+        entry = server.engine.registry.get("a")
+        wait_until(lambda: entry.attempts > 0)
+        entry.retry_at = float("inf")
+        publish(store, tmp_path / "m", "a", seed=2)
+        wait_until(lambda: answered_by(server, "a", 2))
+
+
 def test_a_model_that_is_removed_from_the_store_is_served_on(tmp_path: Path) -> None:
     store = str(tmp_path / "s")
     artifact = publish(store, tmp_path / "m", "a", seed=1)

@@ -1,5 +1,6 @@
 """The byte limit of a cache: what goes, and what stays because somebody uses it."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from packhorse.artifact import Artifact
 from packhorse.errors import StoreError
 from packhorse.ids import blob_key
+from packhorse.store import room
 from packhorse.store.cache import Cache
 from packhorse.store.repository import Repository
 from tests.onnx_models import publish
@@ -177,3 +179,26 @@ def test_a_model_that_was_replaced_makes_room(tmp_path: Path) -> None:
             wait_until(lambda: registry.get("a").artifact == new)  # noqa: B023 # called here only
     assert not (tmp_path / "c/models/a/v1/cpu-fp32" / old).exists()
     assert used(tmp_path / "c") <= store.limit(2)
+
+
+def test_a_download_that_ends_while_bytes_are_counted_is_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, blob = tmp_path / "c", tmp_path / "c" / blob_key("e" * 64)
+    for folder in (cache / "partial", blob.parent):
+        folder.mkdir(parents=True)
+    ending = cache / "partial" / f"{'e' * 64}.1000"
+    ending.write_bytes(bytes(1000))
+    plain = room._entries
+
+    def entries(folder: Path) -> list[os.DirEntry[str]]:
+        found = plain(folder)
+        if ending.exists():
+            ending.rename(blob)  # between the first look and the second
+        return found
+
+    with ending.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        monkeypatch.setattr(room, "_entries", entries)
+        room.Room(cache, None).take(1, cache / "partial/own.1")
+    assert int((cache / "lock").read_text()) == 1001
