@@ -182,9 +182,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
             check_model_id(artifact.id)
             check_version(artifact.version)
             check_variant(artifact.variant)
-            for file in artifact.files:
-                blob_key(file.sha256)
-                _check_path(file.path)
+            _check_files(artifact.files)
         except InvalidInput as err:
             raise Corrupt(f"{name}: {err}") from err
         return artifact
@@ -206,6 +204,22 @@ def decode_record(data: bytes, kind: type[Record], name: str, schema: int) -> Re
         return msgspec.convert(found, kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as err:
         raise Corrupt(f"{name} is not a valid record: {err}: publish it again") from err
+
+
+def _check_files(files: list[File]) -> None:
+    paths = set()
+    for file in files:
+        blob_key(file.sha256)
+        _check_path(file.path)
+        if file.bytes < 0:
+            raise InvalidInput(f"file {file.path!r} has {file.bytes} bytes")
+        if file.path in paths:
+            raise InvalidInput(f"file {file.path!r} is named twice")
+        paths.add(file.path)
+    for path in paths:
+        parts = path.split("/")
+        if above := paths & {"/".join(parts[:count]) for count in range(1, len(parts))}:
+            raise InvalidInput(f"file {path!r} lies in {min(above)!r}, which is a file too")
 
 
 def _check_path(path: str) -> None:

@@ -13,6 +13,10 @@ def changed(**fields: object) -> bytes:
     return msgspec.json.encode({**msgspec.json.decode(GOLDEN), **fields})
 
 
+def files(*paths: str, size: int = 1) -> list[dict[str, object]]:
+    return [{"path": path, "sha256": "0" * 64, "bytes": size} for path in paths]
+
+
 def cost(*latency: tuple[int, int, float]) -> Cost:
     return Cost("c", "r", 1, 1, 1, [], 1, 1, LoadSeconds(1, 1),
                 [Latency(b, t, s, s) for b, t, s in latency])  # fmt: skip
@@ -32,6 +36,9 @@ def cost(*latency: tuple[int, int, float]) -> Cost:
         (changed(files=[{"path": "/x", "sha256": "0" * 64, "bytes": 1}]), "leads out"),
         (changed(files=[{"path": "a\\b", "sha256": "0" * 64, "bytes": 1}]), "leads out"),
         (changed(files=[{"path": "x", "sha256": "../x", "bytes": 1}]), "sha256"),
+        (changed(files=files("x", "x")), "'x' is named twice"),
+        (changed(files=files("a/b", "a/b/c")), "'a/b/c' lies in 'a/b', which is a file too"),
+        (changed(files=files("x", size=-1)), "'x' has -1 bytes"),
         (changed(labels="x"), "labels"),
     ],
 )
