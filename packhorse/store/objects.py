@@ -91,7 +91,7 @@ def open_objects(url: str) -> Objects:
     from packhorse.store.local import LocalObjects
 
     scheme, separator, rest = url.partition("://")
-    if separator and scheme == "s3":
+    if scheme == "s3" and separator:
         from packhorse.store.s3 import S3Objects
 
         bucket, _, prefix = rest.partition("/")
@@ -100,6 +100,8 @@ def open_objects(url: str) -> Objects:
         if not _BUCKET.fullmatch(bucket) or any(part in ("", ".", "..") for part in segments):
             raise InvalidInput(f"store {url!r}: write s3://bucket/prefix")
         return S3Objects(bucket, prefix)
+    if url.startswith("s3:"):
+        raise InvalidInput(f"store {url!r}: write s3://bucket/prefix")
     if not separator:
         folder = url
     elif scheme == "file":

@@ -74,7 +74,9 @@ def _bring(source: Repository, target: Repository, file: File) -> None:
 
 def _name(source: Repository, target: Repository, artifact: Artifact) -> None:
     prefix = artifact_prefix(artifact.id, artifact.version, artifact.variant)
-    target.objects.write(f"{prefix}/artifact.json", artifact.encode())
+    key, data = f"{prefix}/artifact.json", artifact.encode()
+    if target.objects.read(key) != data:
+        target.objects.write(key, data)
     newest = source.latest_or_none(artifact.id) or target.latest_or_none(artifact.id)
     if newest in (None, artifact.version):
         target.mark_latest(artifact.id, artifact.version)

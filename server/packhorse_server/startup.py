@@ -50,7 +50,8 @@ def start_progress(engine: Engine) -> Progress:
     tried = sum(entry.state is State.AVAILABLE or entry.attempts > 0 for entry in entries)
     here, total = engine.cache.progress()
     # Models load while others are pulled: what is further behind tells the end.
-    share = min(tried / max(1, len(entries)), here / max(1, total))
+    shares = [tried / max(1, len(entries)), here / max(1, total)]
+    share = min((share for share in shares if share), default=0.0)
     elapsed_s = time.monotonic() - engine.started_at
     return Progress(
         started=bool(entries) and tried == len(entries),

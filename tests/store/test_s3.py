@@ -86,7 +86,9 @@ def test_a_public_bucket_is_read_without_credentials(
     assert Repository.open("s3://public/p").artifact("a", "v1", "cpu-fp32") == artifact
 
 
-@pytest.mark.parametrize("url", ["s3://", "s3://B_", "s3://models/a//b", "s3://models/../x"])
+@pytest.mark.parametrize(
+    "url", ["s3://", "s3:/models", "s3://B_", "s3://models/a//b", "s3://models/../x"]
+)
 def test_an_s3_url_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput, match="write s3://bucket/prefix"):
         open_objects(url)

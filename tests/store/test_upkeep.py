@@ -16,6 +16,7 @@ from packhorse.store.s3 import S3Objects
 from packhorse.store.upkeep import collect_garbage, copy_models, remove_artifacts
 from tests.onnx_models import publish
 from tests.packhorse.test_cli import run
+from tests.s3 import fault_proxy
 
 DAY_S = 86400.0
 
@@ -31,6 +32,10 @@ def graph(artifact: Artifact) -> str:
 def keys(store: str) -> set[str]:
     objects = open_objects(store)
     return {row.key for top in ("models", "blobs") for row in objects.list(top)}
+
+
+def copied(store: str) -> int:
+    return run("models", "copy", "--from", store, "--to", f"{store}-other").returncode
 
 
 def write_siblings(store: str, folder: Path) -> set[str]:
@@ -77,6 +82,17 @@ def test_copy_leaves_out_the_models_whose_blob_is_broken(
     assert graph(bad).removeprefix("blobs/sha256/") in line
     there = Repository.open(f"{place}-other")
     assert [record for _, record in there.artifacts()] == [good]
+
+
+def test_copying_again_writes_nothing(store: str, signed: None, server: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    publish(store, tmp_path / "a", "a")
+    assert copied(store) == 0
+    with fault_proxy(server) as (url, seen):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        assert copied(store) == 0
+    assert seen
+    assert not [row for row in seen if row.startswith(("PUT", "POST"))]
 
 
 def test_copy_between_kinds_of_store_and_back(store: str, signed: None, tmp_path: Path) -> None:
