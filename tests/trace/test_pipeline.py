@@ -41,7 +41,10 @@ def pulled(tmp_path: Path, model_id: str, variant: str) -> tuple[Artifact, Path]
     return artifact, Cache(tmp_path / "c").pull(repository, artifact)
 
 
-@pytest.mark.parametrize("kind", ["bert", "distilbert", "roberta"])
+KINDS = ["bert", "distilbert", "roberta", "electra", "albert", "deberta-v2"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_what_is_traced_answers_as_the_original(kind: str, precision: str, tmp_path: Path) -> None:
     source = save_tiny(tmp_path / "m", kind)

@@ -33,6 +33,16 @@ def save_tiny(
             vocab_size=200, dim=32, n_layers=2, n_heads=2, hidden_dim=64,
             max_position_embeddings=64, num_labels=labels,
         )  # fmt: skip
+    elif kind == "electra":
+        config = transformers.ElectraConfig(**SIZES, embedding_size=16, num_labels=labels)
+    elif kind == "albert":
+        config = transformers.AlbertConfig(**SIZES, embedding_size=16, num_labels=labels)
+    elif kind == "deberta-v2":
+        config = transformers.DebertaV2Config(
+            **SIZES, num_labels=labels, relative_attention=True, position_buckets=16,
+            norm_rel_ebd="layer_norm", share_att_key=True, pos_att_type=["p2c", "c2p"],
+            position_biased_input=False, type_vocab_size=0,
+        )  # fmt: skip
     else:
         config = transformers.RobertaConfig(
             **SIZES, num_labels=labels, pad_token_id=0, type_vocab_size=1
