@@ -82,7 +82,7 @@ def runner(model_id: str, variant: str, arrays: dict[str, Any]) -> Callable[[], 
 def serving() -> dict[str, Callable[[], object]]:
     """A request to the demo's server, and the same text's inference in this process."""
     from packhorse_server.model import load_model
-    from packhorse_server.tasks import Text
+    from packhorse_server.tasks.text import Text
     from packhorse_server.tokenizers import Encoders
 
     model_id, text = "acme-shop/intent", "where is my parcel?"

@@ -7,15 +7,18 @@ every file by digest, says how equal the model is to its original, and what it c
 from __future__ import annotations
 
 import hashlib
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
 from packhorse.errors import Corrupt, InvalidInput
-from packhorse.ids import blob_key, check_model_id, check_variant, check_version
+from packhorse.ids import artifact_prefix, blob_key, check_model_id, check_variant, check_version
 
 SCHEMA = 1
 Record = TypeVar("Record", bound=msgspec.Struct)
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class File(msgspec.Struct, frozen=True):
@@ -23,7 +26,7 @@ class File(msgspec.Struct, frozen=True):
 
     path: str
     sha256: str
-    bytes: int
+    bytes: Count
 
 
 class TensorSpec(msgspec.Struct, frozen=True):
@@ -38,7 +41,7 @@ class Tokenizer(msgspec.Struct, frozen=True):
     """The tokenizer: most tokens a text is cut to, and whether the graph tells pairs apart."""
 
     sha256: str
-    max_length: int
+    max_length: Positive
     pair: bool
 
 
@@ -76,23 +79,23 @@ class Shared(msgspec.Struct, frozen=True):
     """A blob whose bytes stay file-backed, held once however many models use it."""
 
     sha256: str
-    bytes: int
+    bytes: Count
 
 
 class LoadSeconds(msgspec.Struct, frozen=True):
     """Time to load with the files in the page cache, and from disk."""
 
-    page_cache: float
-    disk: float
+    page_cache: Seconds
+    disk: Seconds
 
 
 class Latency(msgspec.Struct, frozen=True):
     """Time of one inference of `batch` texts of `tokens` tokens."""
 
-    batch: int
-    tokens: int
-    p50_seconds: float
-    p90_seconds: float
+    batch: Positive
+    tokens: Positive
+    p50_seconds: Seconds
+    p90_seconds: Seconds
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -107,12 +110,12 @@ class Cost(msgspec.Struct, frozen=True):
 
     cpu: str
     runtime: str
-    threads: int
-    private_bytes: int
-    file_bytes: int
+    threads: Count
+    private_bytes: Count
+    file_bytes: Count
     shared: list[Shared]
-    peak_bytes: int
-    maps: int
+    peak_bytes: Count
+    maps: Count
     load_seconds: LoadSeconds
     latency: list[Latency]
 
@@ -162,6 +165,11 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
         return sum(file.bytes for file in self.files)
 
     @property
+    def prefix(self) -> str:
+        """The store key prefix of this artifact, without a final slash."""
+        return artifact_prefix(self.id, self.version, self.variant)
+
+    @property
     def digest(self) -> str:
         """The sha256 of the record, which changes when the version is published anew."""
         return hashlib.sha256(self.encode()).hexdigest()
@@ -183,6 +191,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
             check_version(artifact.version)
             check_variant(artifact.variant)
             _check_files(artifact.files)
+            _check_tokenizer(artifact)
         except InvalidInput as err:
             raise Corrupt(f"{name}: {err}") from err
         return artifact
@@ -211,8 +220,6 @@ def _check_files(files: list[File]) -> None:
     for file in files:
         blob_key(file.sha256)
         _check_path(file.path)
-        if file.bytes < 0:
-            raise InvalidInput(f"file {file.path!r} has {file.bytes} bytes")
         if file.path in paths:
             raise InvalidInput(f"file {file.path!r} is named twice")
         paths.add(file.path)
@@ -220,6 +227,17 @@ def _check_files(files: list[File]) -> None:
         parts = path.split("/")
         if above := paths & {"/".join(parts[:count]) for count in range(1, len(parts))}:
             raise InvalidInput(f"file {path!r} lies in {min(above)!r}, which is a file too")
+
+
+def _check_tokenizer(artifact: Artifact) -> None:
+    """Servers share tokenizers by digest: a record may not lend another's name to its own."""
+    if artifact.tokenizer is None:
+        return
+    own = [file.sha256 for file in artifact.files if file.path == "tokenizer.json"]
+    if own != [artifact.tokenizer.sha256]:
+        raise InvalidInput(
+            f"tokenizer {artifact.tokenizer.sha256[:80]!r} is not the digest of tokenizer.json"
+        )
 
 
 def _check_path(path: str) -> None:

@@ -28,8 +28,7 @@ def atomic_file(
     """
     temporary: str | None = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
+        handle, temporary = _beside(path)
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
@@ -37,17 +36,36 @@ def atomic_file(
                 os.fsync(file.fileno())
         os.chmod(temporary, mode)
         if create:
-            os.link(temporary, path)
+            try:
+                os.link(temporary, path)
+            except FileExistsError as err:
+                raise _There from err
         else:
             os.replace(temporary, path)
             temporary = None
+    except _There as err:
+        raise FileExistsError(path) from err
     except OSError as err:
-        if create and isinstance(err, FileExistsError):
-            raise
         raise cannot_write(path, err) from err
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
+
+
+class _There(Exception):
+    """The target is there already, which is no fault of the file system."""
+
+
+def _beside(path: Path) -> tuple[int, str]:
+    """Open a temporary file in a target's folder, which others may be removing as empty."""
+    for last in (False, False, False, True):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
+        except (FileNotFoundError, FileExistsError):
+            if last:
+                raise
+    raise AssertionError("the last try returns or raises")
 
 
 def write_atomically(path: Path, data: bytes, durable: bool = True) -> None:

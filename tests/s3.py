@@ -66,7 +66,8 @@ def s3_server(folder: Path) -> Iterator[str]:
     flags = [
         f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-master.port={master}",
         f"-volume.port={volume}", f"-filer.port={filer}", "-s3", f"-s3.port={s3}",
-        "-s3.port.iceberg=0", f"-s3.config={folder / 's3.json'}", "-s3.autoCreateBucket=false",
+        "-s3.port.iceberg=0", "-s3.port.lance=0",
+        f"-s3.config={folder / 's3.json'}", "-s3.autoCreateBucket=false",
         "-volume.max=0", "-master.volumeSizeLimitMB=256", "-master.telemetry=false",
     ]  # fmt: skip
     with (folder / "log").open("wb") as log:

@@ -16,7 +16,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from io import FileIO
@@ -25,7 +25,7 @@ from pathlib import Path
 from packhorse.artifact import Artifact, File
 from packhorse.errors import Corrupt, StoreError
 from packhorse.files import atomic_file, cannot_write, write_atomically
-from packhorse.ids import artifact_prefix, blob_key
+from packhorse.ids import blob_key
 from packhorse.store.objects import Objects
 from packhorse.store.repository import CHUNK_BYTES, Repository, hash_stream
 from packhorse.store.room import Room
@@ -47,16 +47,12 @@ class Cache:
         self._pool = ThreadPoolExecutor(DOWNLOADS_AT_ONCE, thread_name_prefix="download")
         self._joining = threading.RLock()  # a job may end while it is entered
         self._under_way: dict[tuple[str, int, bool], Future[None]] = {}
-        self._expected: dict[str, int] = {}
         self._here: dict[str, int] = {}
 
-    def expect(self, artifact: Artifact) -> None:
-        """Count a model's blobs into the progress before it is pulled."""
-        self._expected.update({file.sha256: file.bytes for file in artifact.files})
-
-    def progress(self) -> tuple[int, int]:
-        """Return the bytes that are here of what is pulled or expected, and how many that is."""
-        return sum(list(self._here.values())), sum(list(self._expected.values()))
+    def progress(self, artifacts: Iterable[Artifact]) -> tuple[int, int]:
+        """Return the bytes that have come of models' blobs, each once, and how many they are."""
+        blobs = {file.sha256: file.bytes for artifact in artifacts for file in artifact.files}
+        return sum(self._here.get(digest, 0) for digest in blobs), sum(blobs.values())
 
     def pull(self, repository: Repository, artifact: Artifact, recheck: bool = False) -> Path:
         """Bring a model's files here and return its folder, which then is in use.
@@ -71,9 +67,7 @@ class Cache:
             StoreError: The store cannot be read, the disk is full, or the cache is.
         """
         # A version published again has another record, and so another folder.
-        prefix = artifact_prefix(artifact.id, artifact.version, artifact.variant)
-        folder = self.folder / prefix / artifact.digest[:12]
-        self.expect(artifact)
+        folder = self.folder / artifact.prefix / artifact.digest[:12]
         self._room.claim(folder)
         try:
             for name in ("partial", "blobs/sha256"):

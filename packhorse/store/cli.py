@@ -10,6 +10,7 @@ import click
 
 from packhorse.artifact import Artifact
 from packhorse.errors import Corrupt, InvalidInput
+from packhorse.ids import model_key
 from packhorse.settings import load_settings, setting_options
 from packhorse.units import format_bytes, format_seconds, parse_seconds
 
@@ -33,7 +34,7 @@ def models() -> None:
 @_as_json
 def list_models(as_json: bool, **flags: object) -> None:
     """List every published model, version and variant."""
-    found, broken = _read(flags)
+    found, broken = _records(_repository(flags))
     if as_json:
         rows = [
             {"id": a.id, "version": a.version, "variant": a.variant, "task": a.task,
@@ -54,7 +55,7 @@ def list_models(as_json: bool, **flags: object) -> None:
             f"({format_bytes(apart)} if each artifact had its own)",
             err=True,
         )
-    _exit_with(broken)
+    _exit_with([str(fault) for fault in broken.values()])
 
 
 @models.command("show")
@@ -93,7 +94,7 @@ def verify_models(model_ids: tuple[str, ...], as_json: bool, **flags: object) ->
 
     repository = _repository(flags)
     chosen, broken = _chosen(repository, model_ids)
-    faults: list[dict[str, Any]] = [{"id": None, "fault": fault} for fault in broken]
+    faults: list[dict[str, Any]] = [{"id": None, "fault": str(fault)} for fault in broken.values()]
     blobs = {file.sha256: file.bytes for a in chosen for file in a.files}
     with show_progress("verify", sum(blobs.values()), "bytes") as bar:
         for a, fault in repository.faults(chosen, bar.advance):
@@ -132,13 +133,15 @@ def copy_command(model_ids: tuple[str, ...], source: str, target: str) -> None:
     from packhorse.store.upkeep import copy_models
 
     there, here = _repository({"store": target}), _repository({"store": source})
+    if f"{there.objects.url}/".startswith(f"{here.objects.url}/"):
+        raise InvalidInput(f"--to {there.objects.url} lies in --from: name another store")
     chosen, broken = _chosen(here, model_ids)
     there.objects.prepare()
     blobs = {file.sha256: file.bytes for a in chosen for file in a.files}
     with show_progress("copy", sum(blobs.values()), "bytes") as bar:
         faults = copy_models(here, there, chosen, bar.advance)
     click.echo(f"{len(chosen) - len(faults)} artifacts are in {there.objects.url}")
-    _exit_with(broken + faults)
+    _exit_with([*map(str, broken.values()), *faults])
 
 
 @models.command("remove")
@@ -154,12 +157,16 @@ def remove_command(
     from packhorse.store.upkeep import remove_artifacts
 
     repository = _repository(flags)
-    found, _ = _chosen(repository, model_ids)
-    chosen = [a for a in found if version in (None, a.version) and variant in (None, a.variant)]
+    found, broken = _chosen(repository, model_ids)
+    chosen = [
+        prefix
+        for prefix in [*(a.prefix for a in found), *broken]
+        if version in (None, prefix.split("/")[2]) and variant in (None, prefix.split("/")[3])
+    ]
     if not chosen:
         raise InvalidInput(f"{', '.join(model_ids)}: no such version or variant: see models list")
-    for a in chosen:
-        click.echo(f"{a.id} {a.version} {a.variant}")
+    for prefix in chosen:
+        click.echo(_named(prefix))
     if not yes:
         click.confirm(f"Remove these from {repository.objects.url}?", abort=True)
     remove_artifacts(repository, chosen)
@@ -182,11 +189,27 @@ def gc_command(older_than: str, dry_run: bool, **flags: object) -> None:
     click.echo(f"{len(removed)} objects, {size} {'would be ' if dry_run else ''}removed", err=True)
 
 
-def _chosen(repository: Any, model_ids: tuple[str, ...]) -> tuple[list[Artifact], list[str]]:
+def _chosen(
+    repository: Any, model_ids: tuple[str, ...]
+) -> tuple[list[Artifact], dict[str, Corrupt]]:
+    """Return the models named, or all: the readable records, and what is wrong with the others."""
     found, broken = _records(repository)
-    if unknown := set(model_ids) - {a.id for a in found}:
-        raise InvalidInput(f"model {min(unknown)!r} is not in store {repository.objects.url}")
-    return [a for a in found if not model_ids or a.id in model_ids], broken
+    keys = {model_key(model_id): model_id for model_id in model_ids}
+    known = {a.prefix.split("/")[1] for a in found} | {prefix.split("/")[1] for prefix in broken}
+    if unknown := keys.keys() - known:
+        raise InvalidInput(f"model {keys[min(unknown)]!r} is not in store {repository.objects.url}")
+    if not model_ids:
+        return found, broken
+    return (
+        [a for a in found if a.id in model_ids],
+        {prefix: fault for prefix, fault in broken.items() if prefix.split("/")[1] in keys},
+    )
+
+
+def _named(prefix: str) -> str:
+    """Write a key prefix as people do."""
+    _, key, version, variant = prefix.split("/")
+    return f"{key.replace('~', '/')} {version} {variant}"
 
 
 def _receipt(a: Artifact) -> str:
@@ -220,15 +243,11 @@ def _repository(flags: dict[str, object]) -> Any:
     return Repository.open(load_settings(flags).store)
 
 
-def _read(flags: dict[str, object]) -> tuple[list[Artifact], list[str]]:
-    """Return the readable records, and what is wrong with the others."""
-    return _records(_repository(flags))
-
-
-def _records(repository: Any) -> tuple[list[Artifact], list[str]]:
-    records = [record for _, record in repository.artifacts()]
-    broken = [str(record) for record in records if isinstance(record, Corrupt)]
-    return [record for record in records if isinstance(record, Artifact)], broken
+def _records(repository: Any) -> tuple[list[Artifact], dict[str, Corrupt]]:
+    """Return the readable records, and by key prefix what is wrong with the others."""
+    records = dict(repository.artifacts())
+    broken = {prefix: row for prefix, row in records.items() if isinstance(row, Corrupt)}
+    return [row for row in records.values() if isinstance(row, Artifact)], broken
 
 
 def _exit_with(broken: list[str], say: bool = True) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from io import RawIOBase
 from pathlib import Path
 
@@ -79,12 +80,13 @@ class LocalObjects:
         path = self._path(key)
         try:
             path.unlink(missing_ok=True)
-            for folder in path.parents:  # what held nothing else goes with it
-                if folder == self.folder or any(folder.iterdir()):
-                    break
-                folder.rmdir()
         except OSError as err:
             raise StoreError(f"cannot remove {path}: {err.strerror or err}") from err
+        with suppress(OSError):  # what held nothing else goes with it; others may be at it too
+            for folder in path.parents:
+                if folder == self.folder:
+                    break
+                folder.rmdir()
 
     def list(self, prefix: str) -> Iterator[Found]:
         for found in self._walk(prefix):

@@ -63,11 +63,10 @@ class Repository:
         Raises:
             StoreError: The store cannot be written.
         """
-        prefix = artifact_prefix(artifact.id, artifact.version, artifact.variant)
-        key = f"{prefix}/artifact.json"
+        key = f"{artifact.prefix}/artifact.json"
         published = self.objects.read(key) if self.objects.find(key) else None
         data = artifact.encode()
-        added = self._write_blobs(artifact, folder, new=published is None)
+        added = self._write_blobs(artifact, folder, new=published != data)
         written = published == data or self.objects.write(key, data, create=published is None)
         # Where another publisher of the same version came first, its measurement is as good.
         if not written and self._files(artifact) != artifact.files:
@@ -75,7 +74,7 @@ class Repository:
                 f"model {artifact.id!r}: another publisher has just written other content as "
                 f"version {artifact.version}: run again to replace it, or name another version"
             )
-        if published is None:
+        if published != data:
             # What lay unused before the manifest named it may have been collected meanwhile.
             added += self._write_blobs(artifact, folder)
         self.mark_latest(artifact.id, artifact.version)
@@ -186,12 +185,12 @@ class Repository:
         """Return the variants published of a model version, in order."""
         prefix = f"models/{model_key(model_id)}/{version}"
         keys = [found.key for found in self.objects.list(prefix)]
-        return [key.split("/")[-2] for key in keys if key.endswith("/artifact.json")]
+        return [key.split("/")[-2] for key in keys if is_manifest(key)]
 
     def artifacts(self) -> Iterator[tuple[str, Artifact | Corrupt]]:
         """Yield every published model's key prefix with its record, or with what is wrong."""
         keys = [found.key for found in self.objects.list("models")]
-        manifests = [key for key in keys if _MANIFEST.fullmatch(key)]
+        manifests = [key for key in keys if is_manifest(key)]
         with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="read") as pool:
             for key, data in zip(manifests, pool.map(self.objects.read, manifests), strict=True):
                 if data is None:
@@ -246,6 +245,11 @@ class Repository:
         return "content does not match digest"
 
 
+def is_manifest(key: str) -> bool:
+    """Tell whether a key is that of an artifact's record."""
+    return _MANIFEST.fullmatch(key) is not None
+
+
 def hash_stream(stream: RawIOBase | BufferedReader) -> str:
     """Return the sha256 of what is left of a stream."""
     digest, buffer = hashlib.sha256(), memoryview(bytearray(CHUNK_BYTES))
@@ -256,6 +260,6 @@ def hash_stream(stream: RawIOBase | BufferedReader) -> str:
 
 def _same(artifact: Artifact, prefix: str) -> Artifact:
     """Refuse a record that lies under another model's key."""
-    if artifact_prefix(artifact.id, artifact.version, artifact.variant) != prefix:
+    if artifact.prefix != prefix:
         raise Corrupt(f"{prefix}/artifact.json describes {artifact.id!r}: publish it again")
     return artifact

@@ -44,21 +44,21 @@ class Room:
         self._mutex = threading.Lock()
         self._lock: int | None = None
         self._user: int | None = None
+        self._claimed: set[str] = set()
+        self._lines = 0
 
     def claim(self, model: Path) -> None:
         """Say that this process uses a model's folder, before anything is put there."""
-        with self._alone() as lock:
-            if self._user is None:
-                self._user = self._enter(lock)
-                weakref.finalize(self, os.close, self._user)
+        with self._alone():
             model.mkdir(parents=True, exist_ok=True)
-            self._note(self._user, "+", model)
+            self._claimed.add(str(model.relative_to(self._folder)))
+            self._note("+", model)
 
     def release(self, model: Path) -> None:
         """Say that this process does not use a folder any more; it stays until bytes are needed."""
         with self._alone():
-            if self._user is not None:
-                self._note(self._user, "-", model)
+            self._claimed.discard(str(model.relative_to(self._folder)))
+            self._note("-", model)
 
     def take(self, size: int, own: Path) -> None:
         """Have room for bytes that are about to be written.
@@ -93,29 +93,55 @@ class Room:
         path = self._folder / "lock"
         try:
             with self._mutex:
-                if self._lock is None:
-                    self._folder.mkdir(parents=True, exist_ok=True)
-                    self._lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-                    weakref.finalize(self, os.close, self._lock)
-                fcntl.flock(self._lock, fcntl.LOCK_EX)
+                lock = self._lock = self._locked(path)
                 try:
-                    yield self._lock
+                    if self._user is None or not os.fstat(self._user).st_nlink:
+                        self._user = self._enter(lock)
+                    yield lock
                 finally:
-                    fcntl.flock(self._lock, fcntl.LOCK_UN)
+                    fcntl.flock(lock, fcntl.LOCK_UN)
         except OSError as err:
             raise cannot_write(Path(err.filename or path), err) from err
 
+    def _locked(self, path: Path) -> int:
+        """Lock the lock's file, anew where somebody has removed the cache meanwhile."""
+        while True:
+            if self._lock is None:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                self._lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+                weakref.finalize(self, os.close, self._lock)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            if os.fstat(self._lock).st_nlink:
+                return self._lock
+            self._lock = None
+
     def _enter(self, lock: int) -> int:
+        """Begin this process's file with what it uses."""
         users = self._folder / "users"
         users.mkdir(exist_ok=True)
         if not any(True for _ in self._claims()):
             os.ftruncate(lock, 0)  # a crash may have left it wrong
-        handle, _ = tempfile.mkstemp(dir=users)
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        return handle
+        user, _ = tempfile.mkstemp(dir=users)
+        weakref.finalize(self, os.close, user)
+        fcntl.flock(user, fcntl.LOCK_EX)
+        self._write_claims(user)
+        return user
 
-    def _note(self, user: int, sign: str, model: Path) -> None:
-        os.write(user, f"{sign}{model.relative_to(self._folder)}\n".encode())
+    def _write_claims(self, user: int) -> None:
+        os.ftruncate(user, 0)
+        os.pwrite(user, "".join(f"+{name}\n" for name in self._claimed).encode(), 0)
+        os.lseek(user, 0, os.SEEK_END)
+        self._lines = len(self._claimed)
+
+    def _note(self, sign: str, model: Path) -> None:
+        user = self._user
+        if user is None:
+            raise RuntimeError("a cache is noted in before it is entered: this is a bug")
+        if self._lines > 2 * len(self._claimed) + 64:  # models come and go for as long as it runs
+            self._write_claims(user)
+        else:
+            os.write(user, f"{sign}{model.relative_to(self._folder)}\n".encode())
+            self._lines += 1
         with suppress(FileNotFoundError):  # removed by hand
             os.utime(model)
 

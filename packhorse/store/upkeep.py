@@ -12,9 +12,9 @@ from pathlib import Path
 
 from packhorse.artifact import Artifact, File
 from packhorse.errors import Corrupt, InvalidInput
-from packhorse.ids import artifact_prefix, blob_key, model_key
+from packhorse.ids import blob_key, model_id_of
 from packhorse.store.objects import Found
-from packhorse.store.repository import CHUNK_BYTES, Repository
+from packhorse.store.repository import CHUNK_BYTES, Repository, is_manifest
 
 COPIES_AT_ONCE = 8
 REMOVALS_AT_ONCE = 16
@@ -73,8 +73,7 @@ def _bring(source: Repository, target: Repository, file: File) -> None:
 
 
 def _name(source: Repository, target: Repository, artifact: Artifact) -> None:
-    prefix = artifact_prefix(artifact.id, artifact.version, artifact.variant)
-    key, data = f"{prefix}/artifact.json", artifact.encode()
+    key, data = f"{artifact.prefix}/artifact.json", artifact.encode()
     if target.objects.read(key) != data:
         target.objects.write(key, data)
     newest = source.latest_or_none(artifact.id) or target.latest_or_none(artifact.id)
@@ -108,27 +107,36 @@ def _copy_blob(source: Repository, target: Repository, file: File) -> None:
     )
 
 
-def remove_artifacts(repository: Repository, artifacts: Iterable[Artifact]) -> None:
-    """Take artifacts out of a store; their blobs stay until they are collected.
+def remove_artifacts(repository: Repository, prefixes: Iterable[str]) -> None:
+    """Take artifacts, named by their key prefixes, out of a store; their blobs stay for `gc`.
 
     `latest` first moves to the newest version that is left, or goes.
     """
-    chosen = {artifact_prefix(a.id, a.version, a.variant): a for a in artifacts}
-    for model_id in sorted({artifact.id for artifact in chosen.values()}):
-        key = f"models/{model_key(model_id)}"
-        left = [
-            found
-            for found in repository.objects.list(key)
-            if found.key.endswith("/artifact.json") and found.key.rpartition("/")[0] not in chosen
-        ]
-        versions = {found.key.split("/")[2] for found in left}
-        if not left:
-            repository.objects.delete(f"{key}/latest.json")
-        elif repository.latest_or_none(model_id) not in versions:
-            newest = max(left, key=lambda found: found.modified)
-            repository.mark_latest(model_id, newest.key.split("/")[2])
+    chosen = set(prefixes)
+    models = sorted({"/".join(prefix.split("/")[:2]) for prefix in chosen})
+    for model in models:
+        _settle_latest(repository, model, chosen)
     for prefix in chosen:
         repository.objects.delete(f"{prefix}/artifact.json")
+    for model in models:  # a publisher may have come between
+        _settle_latest(repository, model, set())
+
+
+def _settle_latest(repository: Repository, model: str, leaving: set[str]) -> None:
+    """Have `latest.json` name a version that is there."""
+    model_id = model_id_of(model.partition("/")[2])
+    left = [
+        row
+        for row in repository.objects.list(model)
+        if is_manifest(row.key) and row.key.rpartition("/")[0] not in leaving
+    ]
+    if not left and not leaving:
+        repository.objects.delete(f"{model}/latest.json")
+        left = [row for row in repository.objects.list(model) if is_manifest(row.key)]
+    versions = {row.key.split("/")[2] for row in left}
+    if left and repository.latest_or_none(model_id) not in versions:
+        newest = max(left, key=lambda row: row.modified)
+        repository.mark_latest(model_id, newest.key.split("/")[2])
 
 
 def collect_garbage(

@@ -70,22 +70,22 @@ class Engine:
         self.started_at = clock()
         self._policy = parse_policy(settings.readiness)
         self.cache = Cache(settings.cache, settings.cache_bytes)
-        self._loader = Loader(registry, repository, self.cache, settings, clock)
+        self.loader = Loader(registry, repository, self.cache, settings, clock)
         self.residency = Residency(
             settings.memory_bytes or memory_budget_bytes(),
-            registry, self._loader.load, self._loader.unload, clock,
+            registry, self.loader.load, self.loader.unload, clock,
         )  # fmt: skip
         self.scheduler = Scheduler(settings.lanes or granted_cpus(), settings.max_queue_seconds)
         self.metrics = Metrics(self)
         self._refresher = Refresher(
-            registry, self._loader, self._swap, settings.refresh_seconds, clock
+            registry, self.loader, self._swap, settings.refresh_seconds, clock
         )
         self._keepers: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Begin to pull and load; returns at once."""
         self._keepers = [
-            asyncio.create_task(self._loader.run(self._load_once)),
+            asyncio.create_task(self.loader.run(self._load_once)),
             asyncio.create_task(self._refresher.run()),
             asyncio.create_task(report_start(self)),
         ]
@@ -95,7 +95,7 @@ class Engine:
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
-        self._loader.close()
+        self.loader.close()
         self.scheduler.close()
 
     async def predict(
@@ -117,9 +117,8 @@ class Engine:
             return await self.predict(model_id, request, deadline)  # another has taken over
         try:
             load_s = time.perf_counter() - start if cold else None
-            texts, many = parse_inputs(
-                request.inputs, model.task.takes_pairs, self.settings.max_inputs
-            )
+            groups, many = parse_inputs(request.inputs, model.task, self.settings.max_inputs)
+            texts = [text for group in groups for text in group]
             model.task.check(request.parameters)
 
             def work() -> list[tuple[Any, bool]]:
@@ -132,8 +131,10 @@ class Engine:
             answers, queue_s, infer_s = await self.scheduler.run(entry, len(texts), deadline, work)
         finally:
             self.residency.release(entry)
+        parts = iter([answer for answer, _ in answers])
+        whole = [model.task.combine([next(parts) for _ in group]) for group in groups]
         return Prediction(
-            [answer for answer, _ in answers] if many else answers[0][0],
+            whole if many else whole[0],
             model.artifact.version,
             any(cut for _, cut in answers),
             queue_s,
@@ -151,7 +152,7 @@ class Engine:
         except (DoesNotFit, DeadlineExceeded, NotReady):
             raise
         except Exception as err:
-            self._loader.quarantine(entry, err)
+            self.loader.quarantine(entry, err)
             raise Quarantined(entry.id, entry.reason) from err
 
     def readiness(self) -> Readiness:

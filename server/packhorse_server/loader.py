@@ -45,6 +45,7 @@ class Loader:
         self._registry, self._repository, self.cache = registry, repository, cache
         self._settings, self._clock = settings, clock
         self._encoders = Encoders()
+        self.wanted: dict[str, Artifact] = {}  # what was found for each, pulled or not
         self._pool = ThreadPoolExecutor(LOADS_AT_ONCE, thread_name_prefix="load")
         self._lookups = ThreadPoolExecutor(LOOKUPS_AT_ONCE, thread_name_prefix="lookup")
         self._pulls = ThreadPoolExecutor(PULLS_AT_ONCE, thread_name_prefix="pull")
@@ -151,7 +152,7 @@ class Loader:
         version = entry.version or self._repository.latest(entry.id)
         variant = entry.variant or self._choose_variant(entry.id, version)
         artifact = self._repository.artifact(entry.id, version, variant)
-        self.cache.expect(artifact)
+        self.wanted[entry.id] = artifact
         return artifact
 
     def _choose_variant(self, model_id: str, version: str) -> str:

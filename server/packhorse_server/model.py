@@ -12,7 +12,8 @@ import numpy as np
 from packhorse.artifact import Artifact
 from packhorse.errors import InvalidInput, PackhorseError
 from packhorse_server.backends import Backend, load_backend
-from packhorse_server.tasks import Task, Text, task_for
+from packhorse_server.tasks import Task, task_for
+from packhorse_server.tasks.text import Text
 from packhorse_server.tokenizers import Encoder, Encoders
 
 
@@ -31,11 +32,11 @@ class Model:
         Returns:
             The answer, and whether the text was cut to the model's length.
         """
-        arrays, cut = self.encoder.encode(text)
-        outputs = self.backend.run(arrays)
+        encoded = self.encoder.encode(text)
+        outputs = self.backend.run(encoded.arrays)
         if not np.isfinite(outputs[0]).all():
             raise PackhorseError(f"model {self.artifact.id!r} gave numbers that are not finite")
-        return self.task.decode(outputs, parameters), cut
+        return self.task.decode(outputs, parameters, encoded), encoded.cut
 
 
 def load_model(artifact: Artifact, folder: Path, threads: int, encoders: Encoders) -> Model:
@@ -49,12 +50,12 @@ def load_model(artifact: Artifact, folder: Path, threads: int, encoders: Encoder
     backend = load_backend(artifact, folder, threads)
     model = Model(artifact, backend, encoders.get(artifact, folder), task)
     try:
-        arrays, _ = model.encoder.encode(Text("warm up"))
-        outputs = backend.run(arrays)
-        _check_outputs(artifact, [output.shape for output in outputs])
+        encoded = model.encoder.encode(task.sample)
+        outputs = backend.run(encoded.arrays)
+        _check_outputs(artifact, task, [output.shape for output in outputs])
         if not all(np.isfinite(output).all() for output in outputs):
             raise InvalidInput(f"model {artifact.id!r} answers with numbers that are not finite")
-        task.decode(outputs, {})
+        task.decode(outputs, {}, encoded)
     except InvalidInput:
         backend.unload()
         raise
@@ -66,10 +67,10 @@ def load_model(artifact: Artifact, folder: Path, threads: int, encoders: Encoder
     return model
 
 
-def _check_outputs(artifact: Artifact, shapes: Sequence[tuple[int, ...]]) -> None:
-    wanted = len(artifact.labels) if artifact.labels is not None else None
-    if not shapes or len(shapes[0]) != 2 or wanted not in (None, shapes[0][1]):
+def _check_outputs(artifact: Artifact, task: Task, shapes: Sequence[tuple[int, ...]]) -> None:
+    axes = len(task.axes) + 1
+    if not shapes or len(shapes[0]) != axes or task.width not in (None, shapes[0][-1]):
         raise InvalidInput(
             f"model {artifact.id!r} gives shapes {list(shapes)}: task {artifact.task!r} needs "
-            f"(batch, {wanted or 'dimensions'})"
+            f"({', '.join([*task.axes, str(task.width or 'dimensions')])})"
         )

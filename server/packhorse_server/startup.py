@@ -48,7 +48,7 @@ def start_progress(engine: Engine) -> Progress:
     """Count what has come since the start."""
     entries = list(engine.registry)
     tried = sum(entry.state is State.AVAILABLE or entry.attempts > 0 for entry in entries)
-    here, total = engine.cache.progress()
+    here, total = engine.cache.progress(list(engine.loader.wanted.values()))
     # Models load while others are pulled: what is further behind tells the end.
     shares = [tried / max(1, len(entries)), here / max(1, total)]
     share = min((share for share in shares if share), default=0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import weakref
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,33 @@ import tokenizers
 from packhorse.artifact import Artifact
 from packhorse.errors import InvalidInput
 from packhorse.onnx_session import Array
-from packhorse_server.tasks import Text
+from packhorse_server.tasks.text import Text
 
 _SPACE = re.compile(r"\s")
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What a tokenizer made of a text.
+
+    Attributes:
+        arrays: (1, tokens) by input name.
+        cut: Whether the text was cut.
+        pieces: The tokenizer's own record, for tasks that answer about places in the text.
+    """
+
+    text: Text
+    arrays: dict[str, Array]
+    cut: bool
+    pieces: tokenizers.Encoding
+
+    def places(self, sequence: int) -> list[tuple[int, int, int]]:
+        """Return (token, start, end) of each token of the text (0) or its pair (1), in order.
+
+        Start and end count characters of the text; tokens that the tokenizer added have none.
+        """
+        rows = zip(self.pieces.sequence_ids, self.pieces.offsets, strict=True)
+        return [(i, *span) for i, (own, span) in enumerate(rows) if own == sequence]
 
 
 class Encoder:
@@ -30,11 +55,11 @@ class Encoder:
         self._tokenizer.enable_truncation(max_length)
         self._max_length = max_length
 
-    def encode(self, text: Text) -> tuple[dict[str, Array], bool]:
+    def encode(self, text: Text) -> Encoded:
         """Tokenize.
 
-        Returns:
-            Arrays (1, tokens) by input name, and whether the text was cut.
+        Raises:
+            InvalidInput: The text has no token.
         """
         first, pair = self._head(text.text), None if text.pair is None else self._head(text.pair)
         found = self._tokenizer.encode(first, pair)
@@ -46,7 +71,7 @@ class Encoder:
             "token_type_ids": np.array([found.type_ids], dtype=np.int64),
         }
         shorter = len(first) < len(text.text) or (pair is not None and pair != text.pair)
-        return arrays, shorter or bool(found.overflowing)
+        return Encoded(text, arrays, shorter or bool(found.overflowing), found)
 
     def _head(self, text: str) -> str:
         """Return the beginning of a text, up to a space, that fills the model twice.

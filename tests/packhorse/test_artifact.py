@@ -38,7 +38,10 @@ def cost(*latency: tuple[int, int, float]) -> Cost:
         (changed(files=[{"path": "x", "sha256": "../x", "bytes": 1}]), "sha256"),
         (changed(files=files("x", "x")), "'x' is named twice"),
         (changed(files=files("a/b", "a/b/c")), "'a/b/c' lies in 'a/b', which is a file too"),
-        (changed(files=files("x", size=-1)), "'x' has -1 bytes"),
+        (changed(files=files("x", size=-1)), "Expected `int` >= 0 - at .*bytes"),
+        (changed(tokenizer={"sha256": "0" * 64, "max_length": 9, "pair": True}), "not the digest"),
+        (changed(tokenizer={"sha256": "0" * 64, "max_length": -3, "pair": True}), ">= 1"),
+        (changed(cost={**msgspec.json.decode(GOLDEN)["cost"], "private_bytes": -1}), ">= 0"),
         (changed(labels="x"), "labels"),
     ],
 )

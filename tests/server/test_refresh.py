@@ -100,7 +100,7 @@ def test_a_model_that_is_removed_from_the_store_is_served_on(tmp_path: Path) -> 
     store = str(tmp_path / "s")
     artifact = publish(store, tmp_path / "m", "a", seed=1)
     with running(store, tmp_path / "c", ["a"], **SOON) as server:
-        remove_artifacts(Repository.open(store), [artifact])
+        remove_artifacts(Repository.open(store), [artifact.prefix])
         wait_until(lambda: "not in store" in row(server, "a")["reason"])
         assert answered_by(server, "a", 1)
 

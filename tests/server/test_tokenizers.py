@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from packhorse.errors import InvalidInput
-from packhorse_server.tasks import Text
+from packhorse_server.tasks.text import Text
 from packhorse_server.tokenizers import Encoder, Encoders
 from tests.onnx_models import make_artifact, write_graph, write_tokenizer
 
@@ -36,8 +36,9 @@ def test_a_text_of_any_length_gives_the_librarys_own_tokens(
     whole = Tokenizer.from_file(str(file))
     whole.enable_truncation(LENGTH)
     wanted = whole.encode(text, pair)
-    arrays, cut = Encoder(file, LENGTH).encode(Text(text, pair))
-    assert cut == bool(wanted.overflowing)
+    encoded = Encoder(file, LENGTH).encode(Text(text, pair))
+    arrays = encoded.arrays
+    assert encoded.cut == bool(wanted.overflowing)
     assert arrays["input_ids"].shape == (1, len(wanted.ids))
     if pair is not None and min(len(text.split()), len(pair.split())) > LENGTH:
         return  # both over-long: the odd token may be the other's
@@ -63,7 +64,7 @@ def test_the_library_is_never_given_much_more_than_the_model_reads(file: Path, w
     encoder._tokenizer = watched  # type: ignore[assignment] # it stands between, and passes on
     long = word * 2_000
     for text in (Text(long), Text(long, long)):
-        arrays, _ = encoder.encode(text)
+        arrays = encoder.encode(text).arrays
         assert arrays["input_ids"].shape[1] <= LENGTH
     if word == "w7 ":
         assert watched.longest <= 32 * LENGTH

@@ -1,3 +1,4 @@
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from packhorse.ids import blob_key
 from packhorse.store.local import LocalObjects
 from packhorse.store.objects import open_objects
 from packhorse.store.repository import Repository
+from packhorse.store.upkeep import collect_garbage, remove_artifacts
 from tests.onnx_models import publish
 
 
@@ -185,3 +187,31 @@ def test_a_tag_changes_when_an_object_is_written_anew(
     after = repository.tags(names)
     assert after[names[0]] == before[names[0]]  # the version is the same
     assert after[names[1]] != before[names[1]]
+
+
+def test_publishing_a_version_again_keeps_its_old_blobs_from_gc(tmp_path: Path) -> None:
+    store = str(tmp_path / "s")
+    first = publish(store, tmp_path / "a", "a", seed=1)
+    publish(store, tmp_path / "b", "a", seed=2)
+    for path in (tmp_path / "s/blobs/sha256").iterdir():
+        os.utime(path, (1, 1))
+
+    class Collected(LocalObjects):
+        def write(self, key: str, data: bytes | Path, create: bool = False) -> bool:
+            if key.endswith("/artifact.json"):
+                collect_garbage(Repository.open(store), 7200, dry_run=False)
+            return super().write(key, data, create)
+
+    Repository(Collected(tmp_path / "s")).publish(first, tmp_path / "a")
+    assert Repository.open(store).faults([first]) == []
+
+
+def test_foreign_records_are_no_variants(tmp_path: Path) -> None:
+    store = str(tmp_path / "s")
+    artifact = publish(store, tmp_path / "a", "a")
+    repository = Repository.open(store)
+    for key in ("models/a/v1/old/cpu-int8", "models/a/BACKUP"):
+        repository.objects.write(f"{key}/artifact.json", artifact.encode())
+    assert repository.variants("a", "v1") == ["cpu-fp32"]
+    remove_artifacts(repository, [artifact.prefix])
+    assert repository.latest_or_none("a") is None

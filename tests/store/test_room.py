@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -202,3 +203,29 @@ def test_a_download_that_ends_while_bytes_are_counted_is_counted_once(
         monkeypatch.setattr(room, "_entries", entries)
         room.Room(cache, None).take(1, cache / "partial/own.1")
     assert int((cache / "lock").read_text()) == 1001
+
+
+def test_a_cache_that_is_removed_under_a_server_comes_back(tmp_path: Path) -> None:
+    store = Store(tmp_path, "ab")
+    settings = {"cache_bytes": store.limit(2.3), "memory_bytes": 1_500_000}
+    with running(
+        store.url, tmp_path / "c", ["a", "b"], retry_seconds=0.1, refresh_seconds=0.1,
+        **settings,  # type: ignore[arg-type] # whole numbers, both
+    ) as server:  # fmt: skip
+        shutil.rmtree(tmp_path / "c")
+        wait_until(lambda: {server.ask(name, "w1").status_code for name in "ab"} == {200})
+        cache = Cache(tmp_path / "c", store.limit(2.3))
+        with pytest.raises(StoreError, match="the cache is full"):  # what it uses is claimed again
+            cache.pull(store.repository, publish(store.url, tmp_path / "x", "x", seed=5))
+
+
+def test_claims_do_not_grow_with_every_model_that_comes_and_goes(tmp_path: Path) -> None:
+    store = Store(tmp_path, "ab")
+    cache = Cache(tmp_path / "c")
+    kept = cache.pull(store.repository, store["a"])
+    for _ in range(300):
+        cache.release(cache.pull(store.repository, store["b"]))
+    (file,) = (tmp_path / "c/users").iterdir()
+    lines = file.read_text().splitlines()
+    assert len(lines) < 100
+    assert f"+{kept.relative_to(tmp_path / 'c')}" in lines

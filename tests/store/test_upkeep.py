@@ -135,7 +135,7 @@ def test_gc_takes_old_blobs_that_nothing_names_and_leftovers(place: str, tmp_pat
     else:
         leftover = "blobs/sha256/.x.tmp"
         objects.write(leftover, b"half")
-    remove_artifacts(repository, [gone])
+    remove_artifacts(repository, [gone.prefix])
     assert collect_garbage(repository, DAY_S, dry_run=False) == []  # all too young
     wanted = {graph(gone), leftover}
     would = collect_garbage(repository, DAY_S, dry_run=True, clock=in_two_days)
@@ -150,7 +150,7 @@ def test_gc_takes_old_blobs_that_nothing_names_and_leftovers(place: str, tmp_pat
 def test_gc_keeps_what_is_published_while_it_looks(tmp_path: Path) -> None:
     store = str(tmp_path / "s")
     artifact = publish(store, tmp_path / "a", "a")
-    remove_artifacts(Repository.open(store), [artifact])
+    remove_artifacts(Repository.open(store), [artifact.prefix])
     for path in (tmp_path / "s").rglob("*"):
         os.utime(path, (time.time() - 2 * DAY_S,) * 2)
 
@@ -180,11 +180,13 @@ def test_a_copy_makes_old_blobs_of_the_target_young(tmp_path: Path) -> None:
     artifact = publish(store, tmp_path / "a", "a")
     publish(other, tmp_path / "a", "a")
     there = Repository.open(other)
-    remove_artifacts(there, [artifact])
+    remove_artifacts(there, [artifact.prefix])
     for path in (tmp_path / "t/blobs/sha256").iterdir():
         os.utime(path, (time.time() - 2 * DAY_S,) * 2)
     assert copy_models(Repository.open(store), there, [artifact]) == []
-    remove_artifacts(there, [artifact])  # as a gc sees it that read the manifests before the copy
+    remove_artifacts(
+        there, [artifact.prefix]
+    )  # as a gc sees it that read the manifests before the copy
     assert collect_garbage(there, DAY_S, dry_run=False) == []
 
 
@@ -198,3 +200,49 @@ def test_a_model_that_lost_its_latest_record_is_copied_and_removed(tmp_path: Pat
     done = run("models", "remove", "a", "--version", "v2", "--yes", "--store", store)
     assert done.returncode == 0, done.stderr
     assert Repository.open(store).latest("a") == "v1"
+
+
+def test_gc_of_everything_on_a_folder_store_ends_well(tmp_path: Path) -> None:
+    blobs = tmp_path / "s/blobs/sha256"
+    blobs.mkdir(parents=True)
+    for number in range(200):
+        (blobs / f"{number:064x}").write_bytes(b"x")
+    repository = Repository.open(str(tmp_path / "s"))
+    assert len(collect_garbage(repository, DAY_S, dry_run=False, clock=in_two_days)) == 200
+    assert list((tmp_path / "s").rglob("*")) == []
+
+
+def test_a_version_published_while_another_is_removed_is_the_latest(tmp_path: Path) -> None:
+    store = str(tmp_path / "s")
+    artifact = publish(store, tmp_path / "a", "a")
+
+    class Racing(LocalObjects):
+        def delete(self, key: str) -> None:
+            if key.endswith("/artifact.json"):
+                publish(store, tmp_path / "b", "a", version="v2")
+            super().delete(key)
+
+    remove_artifacts(Repository(Racing(tmp_path / "s")), [artifact.prefix])
+    assert Repository.open(store).latest("a") == "v2"
+
+
+def test_a_broken_record_can_be_removed_and_is_nobody_elses_fault(tmp_path: Path) -> None:
+    store = str(tmp_path / "s")
+    for name in ("org/a", "b"):
+        publish(store, tmp_path / name, name)
+    (tmp_path / "s/models/org~a/v1/cpu-fp32/artifact.json").write_text("{")
+    assert run("models", "verify", "b", "--store", store).returncode == 0
+    other = str(tmp_path / "t")
+    assert run("models", "copy", "b", "--from", store, "--to", other).returncode == 0
+    assert run("models", "verify", "org/a", "--store", store).returncode == 1
+    done = run("models", "remove", "org/a", "--yes", "--store", store)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "org/a v1 cpu-fp32")
+    assert [record.id for _, record in Repository.open(store).artifacts()] == ["b"]  # type: ignore[union-attr] # whole
+
+
+@pytest.mark.parametrize("inside", ["", "/inner"])
+def test_a_store_is_not_copied_into_itself(inside: str, tmp_path: Path) -> None:
+    publish(str(tmp_path / "s"), tmp_path / "a", "a")
+    done = run("models", "copy", "--from", str(tmp_path / "s"), "--to", f"{tmp_path}/s{inside}")
+    assert done.returncode == 2
+    assert "lies in --from: name another store" in done.stderr

@@ -32,7 +32,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Traced:
     tracer = CpuTracer(Settings())
     compiled = tracer.compile(eager, spec, "shape", folder / "out")
     write_tokenizer(source, folder / "tokenizer.json")
-    texts = encode_texts(folder / "tokenizer.json", TEXTS, LENGTH)
+    texts = encode_texts(folder / "tokenizer.json", [(text, None) for text in TEXTS], LENGTH)
     return eager, tracer.runner(folder / "out"), compiled, texts
 
 
@@ -132,7 +132,7 @@ def test_embeddings_must_point_the_same_way(tmp_path: Path) -> None:
     compiled = tracer.compile(eager, spec, "shape", tmp_path / "out")
     run = tracer.runner(tmp_path / "out")
     write_tokenizer(source, tmp_path / "tokenizer.json")
-    texts = encode_texts(tmp_path / "tokenizer.json", TEXTS, LENGTH)
+    texts = encode_texts(tmp_path / "tokenizer.json", [(text, None) for text in TEXTS], LENGTH)
     assert verify(eager, run, compiled, texts, LENGTH, Settings()).label_agreement is None
     approximate = Compiled(**{**compiled.__dict__, "invariant": False})
 

@@ -21,8 +21,9 @@ SETTINGS = Settings(min_label_agreement=0.0, min_cosine=-1.0)
 
 
 def save_tiny(
-    folder: Path, kind: str = "bert", labels: int = 3, seed: int = 0, embed: bool = False
-) -> Path:
+    folder: Path, kind: str = "bert", labels: int = 3, seed: int = 0, embed: bool = False,
+    task: str = "text-classification",
+) -> Path:  # fmt: skip
     """Save a model with random weights; the same seed gives the same weights."""
     torch.manual_seed(seed)
     config: Any
@@ -47,10 +48,13 @@ def save_tiny(
         config = transformers.RobertaConfig(
             **SIZES, num_labels=labels, pad_token_id=0, type_vocab_size=1
         )
-    if embed:
-        model = transformers.AutoModel.from_config(config)
-    else:
-        model = transformers.AutoModelForSequenceClassification.from_config(config)
+    heads: dict[str, Any] = {
+        "text-classification": transformers.AutoModelForSequenceClassification,
+        "text-ranking": transformers.AutoModelForSequenceClassification,
+        "token-classification": transformers.AutoModelForTokenClassification,
+        "question-answering": transformers.AutoModelForQuestionAnswering,
+    }
+    model = (transformers.AutoModel if embed else heads[task]).from_config(config)
     with torch.no_grad():  # far from zero, so that a lost mask or a frozen shape is seen
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)

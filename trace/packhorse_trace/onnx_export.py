@@ -36,9 +36,11 @@ def export_graph(eager: EagerModel) -> onnx.ModelProto:
     mask = torch.ones(2, 9, dtype=torch.int64)
     mask[1, 5:] = 0
     ids = torch.arange(18).reshape(2, 9) % eager.vocabulary
-    sample = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
+    types = torch.zeros_like(ids)
+    types[:, 6:] = 1
+    sample = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
     axes: dict[str, dict[int, str]] = {n: {0: "batch", 1: "tokens"} for n in eager.inputs}
-    axes[eager.module.output] = {0: "batch"}
+    axes[eager.module.output] = {0: "batch", **({1: "tokens"} if eager.per_token else {})}
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecated, and the faster of the two (see above)

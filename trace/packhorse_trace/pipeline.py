@@ -16,9 +16,13 @@ from packhorse.errors import PackhorseError, TraceError
 from packhorse.settings import Settings
 from packhorse.store.repository import Repository, hash_stream
 from packhorse_trace.machine import this_machine
-from packhorse_trace.samples import read_texts
+from packhorse_trace.samples import read_samples
 from packhorse_trace.source import Source, read_source
 from packhorse_trace.tracer import Compiled, Tracer, tracer_for
+
+LABELLED = ("text-classification", "token-classification")
+PAIRED = ("question-answering", "text-ranking")
+"""Tasks whose models read two texts at once."""
 
 
 @dataclass(frozen=True)
@@ -184,13 +188,16 @@ def _make(
     eager = load_eager(source, spec.task)
     compiled = tracer.compile(eager, spec, job.shape, folder)
     width = compiled.outputs[0].shape[-1]
-    if spec.task == "text-classification" and width not in (-1, len(source.labels)):
+    if spec.task in LABELLED and width not in (-1, len(source.labels)):
         raise TraceError(
             f"{source.folder} names {len(source.labels)} labels (id2label), its head has {width}"
         )
+    if spec.task == "text-ranking" and width != 1:
+        raise TraceError(f"{source.folder} gives {width} scores: text-ranking needs one")
     write_tokenizer(source, folder / "tokenizer.json")
     files = [_file(path, folder) for path in sorted(folder.rglob("*")) if path.is_file()]
-    texts = encode_texts(folder / "tokenizer.json", read_texts(spec.samples), source.max_length)
+    samples = read_samples(spec.samples, pairs=spec.task in PAIRED)
+    texts = encode_texts(folder / "tokenizer.json", samples, source.max_length)
     equality = verify(eager, tracer.runner(folder), compiled, texts, source.max_length, settings)
     cost = sibling.cost_of(job.shape, files) if sibling else None
     cost = cost or tracer.measure(folder, spec, source.max_length)
@@ -206,7 +213,7 @@ def _record(
 ) -> records.Artifact:
     spec, source = job.spec, job.source
     tokenizer = next(file for file in files if file.path == "tokenizer.json")
-    classifies = spec.task == "text-classification"
+    embeds = spec.task == "feature-extraction"
     return records.Artifact(
         id=spec.id,
         version=job.version,
@@ -220,9 +227,9 @@ def _record(
         outputs=compiled.outputs,
         batch_sizes=compiled.batch_sizes,
         sequence_lengths=compiled.sequence_lengths,
-        labels=source.labels if classifies else None,
-        pooling=None if classifies else source.pooling,
-        normalize=not classifies and source.normalize,
+        labels=source.labels if spec.task in LABELLED else None,
+        pooling=source.pooling if embeds else None,
+        normalize=embeds and source.normalize,
         tokenizer=records.Tokenizer(
             tokenizer.sha256,
             source.max_length,

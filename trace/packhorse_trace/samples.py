@@ -59,16 +59,33 @@ def read_texts(path: Path | None) -> list[str]:
     return texts
 
 
+def read_samples(path: Path | None, pairs: bool) -> list[tuple[str, str | None]]:
+    """Return what a model is compared on: texts, or pairs of them.
+
+    A line of a samples file holds a pair with a tab between; without, the next line's text is the
+    second one.
+    """
+    texts = read_texts(path)
+    if not pairs:
+        return [(text, None) for text in texts]
+    following = [*texts[1:], texts[0]]
+    split = [text.partition("\t") for text in texts]
+    return [
+        (first, second if tab else after.partition("\t")[0])
+        for (first, tab, second), after in zip(split, following, strict=True)
+    ]
+
+
 def random_batch(batch: int, tokens: int, vocabulary: int) -> dict[str, Array]:
-    """Make token arrays (batch, tokens) whose rows end in padding, except the first."""
+    """Make token arrays (batch, tokens) whose rows end in padding, except the first.
+
+    The second half of each row is of a second text, which a lost input would not tell apart.
+    """
     draw = np.random.default_rng(batch * 1000 + tokens)
     ids = draw.integers(0, vocabulary, (batch, tokens), dtype=np.int64)
     mask = np.ones_like(ids)
     for row in range(1, batch):
         mask[row, max(1, tokens * (batch - row) // batch) :] = 0
-    return with_types(ids, mask)
-
-
-def with_types(ids: Array, mask: Array) -> dict[str, Array]:
-    """Name the arrays as graphs do; the third is zeros, as for single texts."""
-    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+    types = np.zeros_like(ids)
+    types[:, (tokens + 1) // 2 :] = 1
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}

@@ -61,19 +61,47 @@ class Embedder(nn.Module):
         return nn.functional.normalize(vector, dim=1) if self._normalize else vector
 
 
+class TokenClassifier(Classifier):
+    """Token ids to logits of each token, (batch, tokens, labels)."""
+
+    output = "token_logits"
+
+
+class Answerer(nn.Module):
+    """Token ids to scores of an answer's beginning and end at each token, (batch, tokens, 2)."""
+
+    output = "spans"
+
+    def __init__(self, model: Any, names: list[str]) -> None:
+        super().__init__()
+        self.model, self._names = model, names
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        """Run on inputs in the order of the names."""
+        named = dict(zip(self._names, inputs, strict=True))
+        begin, end = self.model(**named, return_dict=False)[:2]
+        return torch.stack([begin, end], dim=-1)
+
+
 @dataclass(frozen=True)
 class EagerModel:
     """The original: what every artifact is compared with.
 
     Attributes:
-        module: Positional int64 tensors (batch, tokens) in, one float tensor out.
+        module: Positional int64 tensors (batch, tokens) in, one float tensor out; its `output`
+            names that.
         inputs: Their names, in order.
         vocabulary: Token ids run below this.
     """
 
-    module: Classifier | Embedder
+    module: Classifier | Embedder | Answerer
     inputs: list[str]
     vocabulary: int
+
+    @property
+    def per_token(self) -> bool:
+        """Whether the output has a row for each token, those of padding included."""
+        return self.module.output in ("token_logits", "spans")
 
     def run(self, arrays: Mapping[str, Array]) -> Array:
         """Answer as the original does."""
@@ -92,6 +120,9 @@ def load_eager(source: Source, task: str) -> EagerModel:
 
     classes = {
         "text-classification": transformers.AutoModelForSequenceClassification,
+        "token-classification": transformers.AutoModelForTokenClassification,
+        "question-answering": transformers.AutoModelForQuestionAnswering,
+        "text-ranking": transformers.AutoModelForSequenceClassification,
         "feature-extraction": transformers.AutoModel,
     }
     if task not in classes:
@@ -121,11 +152,13 @@ def load_eager(source: Source, task: str) -> EagerModel:
     names = ["input_ids", "attention_mask"]
     if "token_type_ids" in accepted and source.config.get("type_vocab_size", 0) > 1:
         names.append("token_type_ids")
-    module: Classifier | Embedder = (
-        Classifier(model, names)
-        if task == "text-classification"
-        else Embedder(model, names, source.pooling, source.normalize)
-    )
+    module: Classifier | Embedder | Answerer
+    if task == "feature-extraction":
+        module = Embedder(model, names, source.pooling, source.normalize)
+    elif task == "question-answering":
+        module = Answerer(model, names)
+    else:
+        module = (TokenClassifier if task == "token-classification" else Classifier)(model, names)
     # On the wrapper too: an exporter restores the mode that it finds there, for all modules.
     module.eval()
     return EagerModel(module, names, int(source.config["vocab_size"]))

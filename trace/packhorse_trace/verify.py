@@ -19,25 +19,29 @@ from packhorse.artifact import Equality
 from packhorse.errors import NotEqual
 from packhorse.onnx_session import Array
 from packhorse.settings import Settings
-from packhorse_trace.samples import SHAPES, random_batch, with_types
+from packhorse_trace.samples import SHAPES, random_batch
 from packhorse_trace.torch_model import EagerModel
 from packhorse_trace.tracer import Compiled, Runner
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """Token ids of one text, cut to the model's length."""
+    """Token ids of one text or pair, cut to the model's length, and of which text each is."""
 
     ids: list[int]
+    types: list[int]
 
 
-def encode_texts(tokenizer_file: Path, texts: Sequence[str], max_length: int) -> list[Encoded]:
+def encode_texts(
+    tokenizer_file: Path, texts: Sequence[tuple[str, str | None]], max_length: int
+) -> list[Encoded]:
     """Tokenize as the server does."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(tokenizer_file))
     tokenizer.enable_truncation(max_length)
-    return [Encoded(tokenizer.encode(text).ids) for text in texts]
+    found = [tokenizer.encode(text, pair) for text, pair in texts]
+    return [Encoded(row.ids, row.type_ids) for row in found]
 
 
 def verify(
@@ -56,9 +60,9 @@ def verify(
     import torch
 
     singles = [_padded([text], len(text.ids)) for text in texts]
-    wanted = np.concatenate([eager.run(arrays) for arrays in singles])
-    answers = np.concatenate([_finite(run, arrays, "a single text") for arrays in singles])
-    worst = float(np.max(np.abs(answers - wanted)))
+    wanted = [eager.run(arrays)[0] for arrays in singles]
+    answers = [_finite(run, arrays, "a single text")[0] for arrays in singles]
+    worst = max(_difference(answer, want) for answer, want in zip(answers, wanted, strict=True))
     cases = len(singles)
     if compiled.invariant:
         _check_difference(worst, "single texts", settings)
@@ -68,26 +72,49 @@ def verify(
             ("a padded batch of texts", texts[:8], longest),
         ):
             batch = _padded(rows, min(length, max_length))
-            difference = np.abs(_finite(run, batch, name) - wanted[: len(rows)]).max()
-            _check_difference(float(difference), name, settings)
-            worst = max(worst, float(difference))
+            answer = _finite(run, batch, name)
+            if len(answer) != len(rows):
+                raise NotEqual(f"{name} gives {len(answer)} answers: expected {len(rows)}")
+            for row, text in enumerate(rows):  # what stands at padding is nobody's answer
+                known = answer[row, : len(text.ids)] if eager.per_token else answer[row]
+                difference = _difference(known, wanted[row])
+                _check_difference(difference, name, settings)
+                worst = max(worst, difference)
             cases += 1
     for size, tokens in (*SHAPES, (1, max_length)):
-        batch = random_batch(size, min(tokens, max_length), eager.vocabulary)
-        name = f"batch {size} of {min(tokens, max_length)} tokens"
-        answer = _finite(run, batch, name)
-        if answer.shape != (size, wanted.shape[1]):
-            raise NotEqual(f"{name} gives shape {answer.shape}: expected {(size, wanted.shape[1])}")
+        tokens = min(tokens, max_length)
+        batch = random_batch(size, tokens, eager.vocabulary)
+        name = f"batch {size} of {tokens} tokens"
+        answer, want = _finite(run, batch, name), eager.run(batch)
+        if answer.shape != want.shape:
+            raise NotEqual(f"{name} gives shape {answer.shape}: expected {want.shape}")
         if compiled.invariant:
-            difference = float(np.abs(answer - eager.run(batch)).max())
+            if eager.per_token:
+                read = batch["attention_mask"] == 1
+                answer, want = answer[read], want[read]
+            difference = _difference(answer, want)
             _check_difference(difference, name, settings)
             worst = max(worst, difference)
         cases += 1
-    labelled = eager.module.output == "logits" and wanted.shape[1] > 1
-    agreement = float(np.mean(answers.argmax(1) == wanted.argmax(1))) if labelled else None
+    agreement = _agreement(answers, wanted, eager.module.output)
     if not compiled.invariant:
         _check_approximation(answers, wanted, agreement, eager.module.output, settings)
     return Equality(f"eager torch {torch.__version__} fp32", cases, worst, agreement)
+
+
+def _difference(answer: Array, want: Array) -> float:
+    if answer.shape != want.shape:
+        raise NotEqual(f"a text gives shape {answer.shape}: expected {want.shape}")
+    return float(np.abs(answer - want).max())
+
+
+def _agreement(answers: Sequence[Array], wanted: Sequence[Array], output: str) -> float | None:
+    """Return the share of equal decisions: labels, or the two ends of a span; None: no labels."""
+    if output == "embedding" or wanted[0].shape[-1] == 1:
+        return None
+    axis = 0 if output == "spans" else -1
+    same = [a.argmax(axis) == w.argmax(axis) for a, w in zip(answers, wanted, strict=True)]
+    return float(np.mean(np.concatenate([np.atleast_1d(row) for row in same])))
 
 
 def _check_difference(difference: float, case: str, settings: Settings) -> None:
@@ -99,22 +126,32 @@ def _check_difference(difference: float, case: str, settings: Settings) -> None:
 
 
 def _check_approximation(
-    answers: Array, wanted: Array, agreement: float | None, output: str, settings: Settings
+    answers: Sequence[Array],
+    wanted: Sequence[Array],
+    agreement: float | None,
+    output: str,
+    settings: Settings,
 ) -> None:
     if agreement is not None:
-        differ = round((1 - agreement) * len(wanted))
+        count, what = len(wanted), "texts"
+        if output == "spans":
+            count, what = 2 * count, "ends of answers"
+        elif output == "token_logits":
+            count, what = sum(len(want) for want in wanted), "tokens"
+        differ = round((1 - agreement) * count)
         # Rounded up to whole texts: of 48, one may differ where 98 % are required.
-        if differ > math.ceil((1 - settings.min_label_agreement) * len(wanted)):
+        if differ > math.ceil((1 - settings.min_label_agreement) * count):
             raise NotEqual(
-                f"labels agree on {agreement:.1%} of {len(wanted)} texts, required are "
+                f"labels agree on {agreement:.1%} of {count} {what}, required are "
                 f"{settings.min_label_agreement:.0%} (min_label_agreement): give the model samples "
                 "of its own texts, or precision fp32"
             )
         return
+    found, known = np.stack(answers), np.stack(wanted)
     if output == "logits":  # one score per text: compare the scores of all texts as one vector
-        answers, wanted = answers.T, wanted.T
-    lengths = np.linalg.norm(answers, axis=1) * np.linalg.norm(wanted, axis=1)
-    cosine = float(((answers * wanted).sum(1) / np.maximum(lengths, 1e-12)).min())
+        found, known = found.T, known.T
+    lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(known, axis=1)
+    cosine = float(((found * known).sum(1) / np.maximum(lengths, 1e-12)).min())
     if cosine < settings.min_cosine:
         raise NotEqual(
             f"vectors have a cosine of {cosine:.3f} to the original's, required is "
@@ -134,8 +171,9 @@ def _finite(run: Runner, arrays: Mapping[str, Array], case: str) -> Array:
 
 def _padded(rows: Sequence[Encoded], length: int) -> dict[str, Array]:
     ids = np.zeros((len(rows), length), dtype=np.int64)
-    mask = np.zeros_like(ids)
+    mask, types = np.zeros_like(ids), np.zeros_like(ids)
     for index, row in enumerate(rows):
         ids[index, : len(row.ids)] = row.ids
         mask[index, : len(row.ids)] = 1
-    return with_types(ids, mask)
+        types[index, : len(row.ids)] = row.types
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}

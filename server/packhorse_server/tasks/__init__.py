@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from packhorse.errors import InvalidInput
 from packhorse.onnx_session import Array
+from packhorse_server.tasks.text import Text
 
-
-@dataclass(frozen=True)
-class Text:
-    """One text, or a pair of texts, to be tokenized together."""
-
-    text: str
-    pair: str | None = None
+if TYPE_CHECKING:
+    from packhorse_server.tokenizers import Encoded
 
 
 class Task(Protocol):
-    """A kind of question."""
+    """A kind of question.
 
-    takes_pairs: bool
+    Attributes:
+        axes: Names of the output's axes before the last.
+        width: Length of the output's last axis; None is any.
+        sample: What a model is tried with after loading.
+    """
+
+    axes: tuple[str, ...]
+    width: int | None
+    sample: Text
+
+    def parse(self, item: Any, where: str) -> list[Text]:
+        """Read one input; the model is run on each of the texts that it stands for.
+
+        Raises:
+            InvalidInput: Names the place and what is expected there.
+        """
 
     def check(self, parameters: dict[str, Any]) -> None:
         """Refuse parameters that the task does not know.
@@ -29,48 +41,65 @@ class Task(Protocol):
             InvalidInput: Names the parameter and what is allowed.
         """
 
-    def decode(self, outputs: list[Array], parameters: dict[str, Any]) -> Any:
+    def decode(self, outputs: list[Array], parameters: dict[str, Any], encoded: Encoded) -> Any:
         """Turn the outputs for one text, each with a first axis of one, into its answer."""
 
+    def combine(self, parts: list[Any]) -> Any:
+        """Make one input's answer of those of its texts."""
 
-def parse_inputs(inputs: Any, takes_pairs: bool, most: int) -> tuple[list[Text], bool]:
+
+def parse_inputs(inputs: Any, task: Task, most: int) -> tuple[list[list[Text]], bool]:
     """Read `inputs` of a request.
 
     Returns:
-        The texts, and whether the answer is a list (the inputs were one).
+        The texts of each input, and whether the answer is a list (the inputs were one).
 
     Raises:
-        InvalidInput: Not a text, a pair or a list of them; names the place.
+        InvalidInput: Not what the task takes, or a list of it; names the place.
     """
     if not isinstance(inputs, list):
-        return [_parse_one(inputs, takes_pairs, "inputs")], False
-    if not inputs:
+        groups, many = [task.parse(inputs, "inputs")], False
+    elif not inputs:
         raise InvalidInput("inputs is an empty list: send at least one text")
-    if len(inputs) > most:
+    elif len(inputs) > most:
         raise InvalidInput(f"inputs has {len(inputs)} texts, at most {most} are taken: send fewer")
-    texts = [_parse_one(item, takes_pairs, f"inputs[{i}]") for i, item in enumerate(inputs)]
-    return texts, True
+    else:
+        groups, many = [task.parse(item, f"inputs[{i}]") for i, item in enumerate(inputs)], True
+    count = sum(len(group) for group in groups)
+    if count > most:
+        raise InvalidInput(f"inputs has {count} texts, at most {most} are taken: send fewer")
+    return groups, many
 
 
-def _parse_one(item: Any, takes_pairs: bool, where: str) -> Text:
-    if isinstance(item, str):
-        return Text(_checked(item, where))
-    if isinstance(item, dict) and takes_pairs and item.keys() == {"text", "text_pair"}:
-        return Text(
-            _checked(item["text"], f"{where}.text"),
-            _checked(item["text_pair"], f"{where}.text_pair"),
-        )
-    wanted = 'a text or {"text", "text_pair"}' if takes_pairs else "a text"
-    kind = f"an object with {sorted(item)}" if isinstance(item, dict) else type(item).__name__
-    raise InvalidInput(f"{where} is {kind[:100]}: expected {wanted}")
+def refuse_unknown(parameters: dict[str, Any], task: str, *known: str) -> None:
+    """Refuse parameters beside those known.
+
+    Raises:
+        InvalidInput: Names the first that is not, and those that are.
+    """
+    for name in parameters:
+        if name not in known:
+            raise InvalidInput(
+                f"parameter {name[:40]!r} is not known: {task} has {', '.join(known) or 'none'}"
+            )
 
 
-def _checked(text: Any, where: str) -> str:
-    if not isinstance(text, str):
-        raise InvalidInput(f"{where} is {type(text).__name__}: expected a text")
-    if not text.strip():
-        raise InvalidInput(f"{where} is empty: send a text")
-    return text
+def positive(parameters: dict[str, Any], name: str) -> None:
+    """Refuse a parameter that is given and is not a whole number above zero."""
+    value = parameters.get(name, 1)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InvalidInput(f"{name} = {value!r:.40} is not a positive whole number")
+
+
+def softmax(logits: Array) -> Array:
+    """Return shares along the last axis that add up to one."""
+    powers: Array = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+
+
+def sigmoid(logits: Array) -> Array:
+    """Return a share for each score alone, without an overflow for any."""
+    return np.asarray((1 + np.tanh(logits / 2)) / 2)
 
 
 def task_for(name: str, labels: list[str] | None) -> Task:
@@ -79,11 +108,20 @@ def task_for(name: str, labels: list[str] | None) -> Task:
     Raises:
         InvalidInput: No such task in this version.
     """
+    from packhorse_server.tasks.answering import Answering
     from packhorse_server.tasks.classification import Classification
     from packhorse_server.tasks.embedding import Embedding
+    from packhorse_server.tasks.ranking import Ranking
+    from packhorse_server.tasks.token_classification import TokenClassification
 
     if name == "text-classification":
         return Classification(labels or [])
+    if name == "token-classification":
+        return TokenClassification(labels or [])
     if name == "feature-extraction":
         return Embedding()
+    if name == "question-answering":
+        return Answering()
+    if name == "text-ranking":
+        return Ranking()
     raise InvalidInput(f"task {name!r} is not supported by this server")

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from packhorse.errors import InvalidInput
 from packhorse.onnx_session import Array
+from packhorse_server.tasks import refuse_unknown
+from packhorse_server.tasks.text import Text, read_text
+
+if TYPE_CHECKING:
+    from packhorse_server.tokenizers import Encoded
 
 
 class Embedding:
     """Vectors (1, dimensions) to the vector."""
 
-    takes_pairs = False
+    axes: tuple[str, ...] = ("batch",)
+    width: int | None = None
+    sample = Text("warm up")
+
+    def parse(self, item: Any, where: str) -> list[Text]:
+        return [read_text(item, where)]
 
     def check(self, parameters: dict[str, Any]) -> None:
-        if parameters:
-            name = next(iter(parameters))
-            raise InvalidInput(f"parameter {name[:40]!r} is not known: feature-extraction has none")
+        refuse_unknown(parameters, "feature-extraction")
 
-    def decode(self, outputs: list[Array], parameters: dict[str, Any]) -> Array:
+    def decode(self, outputs: list[Array], parameters: dict[str, Any], encoded: Encoded) -> Array:
         vector: Array = outputs[0][0]
         return vector
+
+    def combine(self, parts: list[Any]) -> Any:
+        return parts[0]
