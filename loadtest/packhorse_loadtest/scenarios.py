@@ -40,7 +40,7 @@ class Client:
         self._recorder.sent += 1
         self._recorder.late_s = max(self._recorder.late_s, time.perf_counter() - start)
         try:
-            response = await self._http.post(target.url, json={"inputs": text})
+            response = await self._http.post(target.url, json={"inputs": target.inputs(text)})
         except httpx.TimeoutException:
             self._recorder.failed("timeout")
         except httpx.HTTPError as err:

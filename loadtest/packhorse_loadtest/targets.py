@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -25,10 +26,19 @@ TEXTS = (
 
 @dataclass(frozen=True)
 class Target:
-    """A model and the URL that answers for it."""
+    """A model, the URL that answers for it, and its task, where its server says which."""
 
     model_id: str
     url: str
+    task: str | None = None
+
+    def inputs(self, text: str) -> object:
+        """Make a request's inputs of a text, as the task takes them."""
+        if self.task == "question-answering":
+            return {"question": text, "context": text}
+        if self.task == "text-ranking":
+            return {"query": text, "texts": [text]}
+        return text
 
 
 @dataclass(frozen=True)
@@ -59,18 +69,20 @@ def find_fleet(url: str | None, plan_file: Path | None) -> Fleet:
     """
     if plan_file is None and url is None and DEPLOYED_PLAN.exists():
         plan_file = DEPLOYED_PLAN
+    tasks: dict[str, str | None] = {}
     price = load_plan(plan_file).fleet.usd_per_hour if plan_file else None
     if url is not None:
         base = url.rstrip("/")
-        targets = [Target(name, predict_url(base, name)) for name in _served(base)]
+        targets = [Target(name, predict_url(base, name), task) for name, task in _served(base)]
         instances = 1
     else:
         deployment = load_deployment()
-        targets = [
-            Target(name, predict_url(deployment.router_url or server.url, name))
-            for server in deployment.servers.values()
-            for name in server.models
-        ]
+        targets = []
+        for server in deployment.servers.values():
+            base = deployment.router_url or server.url
+            with suppress(DeployError):  # what does not answer is counted in the report
+                tasks.update(_served(server.url))
+            targets += [Target(n, predict_url(base, n), tasks.get(n)) for n in server.models]
         instances = len(deployment.servers)
     if not targets:
         raise InvalidInput("no model is served there: deploy a plan that has some")
@@ -99,10 +111,11 @@ def read_texts(path: Path | None) -> list[str]:
     return texts
 
 
-def _served(base: str) -> list[str]:
+def _served(base: str) -> list[tuple[str, str | None]]:
+    """Return the models of a server with their tasks."""
     try:
         response = httpx.get(f"{base}/models", timeout=10)
         response.raise_for_status()
-        return [str(row["id"]) for row in response.json()["models"]]
+        return [(str(row["id"]), row["task"]) for row in response.json()["models"]]
     except (httpx.HTTPError, ValueError, KeyError, TypeError) as err:
         raise DeployError(f"{base} does not list its models: {type(err).__name__}: {err}") from err

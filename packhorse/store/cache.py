@@ -29,6 +29,7 @@ from packhorse.ids import blob_key
 from packhorse.store.objects import Objects
 from packhorse.store.repository import CHUNK_BYTES, Repository, hash_stream
 from packhorse.store.room import Room
+from packhorse.units import format_bytes
 
 DOWNLOADS_AT_ONCE = 16
 LINK_TRIES = 10
@@ -43,7 +44,7 @@ class Cache:
 
     def __init__(self, folder: Path, limit_bytes: int | None = None) -> None:
         self.folder = Path(os.path.abspath(folder))
-        self._room = Room(self.folder, limit_bytes)
+        self._room, self._limit_bytes = Room(self.folder, limit_bytes), limit_bytes
         self._pool = ThreadPoolExecutor(DOWNLOADS_AT_ONCE, thread_name_prefix="download")
         self._joining = threading.RLock()  # a job may end while it is entered
         self._under_way: dict[tuple[str, int, bool], Future[None]] = {}
@@ -68,6 +69,13 @@ class Cache:
         """
         # A version published again has another record, and so another folder.
         folder = self.folder / artifact.prefix / artifact.digest[:12]
+        need = sum({file.sha256: file.bytes for file in artifact.files}.values())
+        if self._limit_bytes is not None and need > self._limit_bytes:
+            # Before it takes the room of others that do fit.
+            raise StoreError(
+                f"model {artifact.id!r} has {format_bytes(need)} of files, cache_bytes is "
+                f"{format_bytes(self._limit_bytes)}: raise it"
+            )
         self._room.claim(folder)
         try:
             for name in ("partial", "blobs/sha256"):
@@ -163,10 +171,10 @@ class Cache:
                     _write(partial, buffer[:count])
                     size += count
                     self._here[file.sha256] = size
-        if size != file.bytes or digest.hexdigest() != file.sha256:
-            raise Corrupt(
-                f"it has {size} bytes of {file.bytes}, or other content: publish the model again"
-            )
+        if size != file.bytes:
+            raise Corrupt(f"has {size} bytes, expected {file.bytes}: publish the model again")
+        if digest.hexdigest() != file.sha256:
+            raise Corrupt("its content does not match its digest: publish the model again")
         try:
             os.fchmod(partial.fileno(), 0o444)
             os.replace(str(partial.name), path)

@@ -55,6 +55,8 @@ def list_models(as_json: bool, **flags: object) -> None:
             f"({format_bytes(apart)} if each artifact had its own)",
             err=True,
         )
+        if not found and not broken:
+            click.echo("Where there should be some, check the prefix of --store.", err=True)
     _exit_with([str(fault) for fault in broken.values()])
 
 
@@ -136,6 +138,8 @@ def copy_command(model_ids: tuple[str, ...], source: str, target: str) -> None:
     if f"{there.objects.url}/".startswith(f"{here.objects.url}/"):
         raise InvalidInput(f"--to {there.objects.url} lies in --from: name another store")
     chosen, broken = _chosen(here, model_ids)
+    if not chosen and not broken:
+        raise InvalidInput(f"--from {here.objects.url} holds no model: check its prefix")
     there.objects.prepare()
     blobs = {file.sha256: file.bytes for a in chosen for file in a.files}
     with show_progress("copy", sum(blobs.values()), "bytes") as bar:
@@ -170,7 +174,7 @@ def remove_command(
     if not yes:
         click.confirm(f"Remove these from {repository.objects.url}?", abort=True)
     remove_artifacts(repository, chosen)
-    click.echo(f"{len(chosen)} removed; packhorse models gc frees their blobs")
+    click.echo(f"{len(chosen)} removed; packhorse models gc frees their blobs once they are old")
 
 
 @models.command("gc")
@@ -186,7 +190,11 @@ def gc_command(older_than: str, dry_run: bool, **flags: object) -> None:
     for row in removed:
         click.echo(row.key)
     size = format_bytes(sum(row.bytes for row in removed))
-    click.echo(f"{len(removed)} objects, {size} {'would be ' if dry_run else ''}removed", err=True)
+    click.echo(
+        f"{len(removed)} objects, {size} {'would be ' if dry_run else ''}removed; what is younger "
+        f"than {older_than} is kept",
+        err=True,
+    )
 
 
 def _chosen(

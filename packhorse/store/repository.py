@@ -103,19 +103,17 @@ class Repository:
         return self.artifact(artifact.id, artifact.version, artifact.variant).files
 
     def is_intact(self, file: File) -> bool:
-        """Tell whether a blob is there and whole, without fetching it over a network.
+        """Tell whether a blob is there and whole, so that publishing again mends what is not.
 
-        S3 has compared the digest when it took the blob; on a disk, reading finds what was damaged
-        since, so that publishing again mends it.
+        It is read, unless the store keeps a digest that it has compared itself, as S3 does of what
+        was written with one.
         """
-        if not self.objects.remote:
-            return self._blob_fault(file.sha256, file.bytes) is None
         found = self.objects.find(blob_key(file.sha256))
-        return (
-            found is not None
-            and found.bytes == file.bytes
-            and (found.sha256 in (None, file.sha256))
-        )
+        if found is None or found.bytes != file.bytes:
+            return False
+        if found.sha256 is not None:
+            return found.sha256 == file.sha256
+        return self._blob_fault(file.sha256, file.bytes) is None
 
     def mark_latest(self, model_id: str, version: str) -> None:
         """Make a published version the one that is taken where none is named."""

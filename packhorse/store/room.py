@@ -77,9 +77,9 @@ class Room:
                 used = self._make_room(size, limit, own)
                 if used + size > limit:
                     raise StoreError(
-                        f"the cache is full: {format_bytes(used)} of cache_bytes "
-                        f"{format_bytes(limit)} are in use and {format_bytes(size)} more are "
-                        "needed: raise cache_bytes, or put fewer models on this machine"
+                        f"the cache is full: {format_bytes(used)} are in use or on their way, "
+                        f"{format_bytes(size)} more are needed, cache_bytes is "
+                        f"{format_bytes(limit)}: raise it, or put fewer models on this machine"
                     )
             os.pwrite(lock, b"%032d" % (used + size), 0)
 

@@ -72,6 +72,8 @@ def _reason(err: Exception, objects: S3Objects, key: str) -> str:
         return f"this machine's clock is {_skew(err)} the server's: set the clock (NTP)"
     if code in ("AccessDenied", "403", "AllAccessDisabled", "Forbidden"):
         return _denied(objects, key)
+    if "Invalid endpoint" in detail:
+        return f"{detail}: write AWS_ENDPOINT_URL as http://host:port or https://host"
     if code in _REMEDIES:
         return _REMEDIES[code].format(bucket=objects.bucket, key=key, detail=detail)
     if code in _UNREACHABLE:

@@ -9,10 +9,14 @@ import click
 from packhorse.errors import InvalidInput
 from packhorse.settings import Settings, load_settings, setting_options
 
+log = logging.getLogger(__name__)
+
 
 @click.command("serve")
 @click.option("--models", "models", default=None, metavar="ID,…", help="Serve these, plan or not.")
-@click.option("--all", "everything", is_flag=True, help="Serve every model in the store.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Serve every model that is in the store at start."
+)
 @setting_options(
     "plan", "server", "store", "cache", "host", "port", "management_port", "management_token",
     "memory_bytes", "cache_bytes", "readiness", "drain_seconds", "lanes",
@@ -54,6 +58,9 @@ def _serve(settings: Settings, models: str | None, everything: bool) -> None:
     elif everything:
         found = [record for _, record in repository.artifacts() if isinstance(record, Artifact)]
         registry = Registry(sorted({record.id for record in found}))
+        if not found:
+            log.warning("no model in store %s: check its prefix, or run packhorse trace",
+                        repository.objects.url)  # fmt: skip
     else:
         registry = Registry(load_plan(settings.plan).server(settings.server).models)
     run(Engine(registry, repository, settings), settings)

@@ -53,8 +53,11 @@ def start_progress(engine: Engine) -> Progress:
     shares = [tried / max(1, len(entries)), here / max(1, total)]
     share = min((share for share in shares if share), default=0.0)
     elapsed_s = time.monotonic() - engine.started_at
+    started = bool(entries) and tried == len(entries)
+    if started:
+        share = 1.0
     return Progress(
-        started=bool(entries) and tried == len(entries),
+        started=started,
         models=len(entries),
         available=engine.count(State.AVAILABLE),
         quarantined=engine.count(State.QUARANTINED),
@@ -66,7 +69,11 @@ def start_progress(engine: Engine) -> Progress:
 
 async def report_start(engine: Engine) -> None:
     """Say in the log how far a start has come, until it has."""
+    said = engine.started_at
     while len(engine.registry) and not (progress := start_progress(engine)).started:
-        log.info("starting %s", progress)
-        await asyncio.sleep(REPORT_S)
-    log.info("started seconds=%.1f", time.monotonic() - engine.started_at)
+        if time.monotonic() - said >= REPORT_S:
+            said = time.monotonic()
+            log.info("starting %s", progress)
+        await asyncio.sleep(0.2)
+    log.info("started %s seconds=%.1f", start_progress(engine),
+             time.monotonic() - engine.started_at)  # fmt: skip

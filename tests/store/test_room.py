@@ -98,7 +98,9 @@ def test_what_is_in_use_stays_and_the_error_names_the_limit(tmp_path: Path) -> N
     store = Store(tmp_path, "abc")
     cache = Cache(tmp_path / "c", store.limit(2.3))
     folders = [cache.pull(store.repository, store[name]) for name in "ab"]
-    with pytest.raises(StoreError, match=r"model 'c': .* the cache is full: .* raise cache_bytes"):
+    with pytest.raises(
+        StoreError, match=r"model 'c': .* the cache is full: .*cache_bytes is .*: raise it"
+    ):
         cache.pull(store.repository, store["c"])
     assert all((folder / "model.onnx").exists() for folder in folders)
     cache.release(folders[0])
@@ -164,7 +166,15 @@ def test_a_server_whose_cache_is_full_says_so_of_the_model(tmp_path: Path) -> No
         answers = [server.ask(name, "w1") for name in "ab"]
         assert sorted(answer.status_code for answer in answers) == [200, 503]
         (refused,) = [answer for answer in answers if answer.status_code == 503]
-        assert "raise cache_bytes" in refused.text
+        assert "cache_bytes is" in refused.text
+
+
+def test_a_model_larger_than_the_limit_takes_nobodys_room(tmp_path: Path) -> None:
+    store = Store(tmp_path, "ab")
+    cache = Cache(tmp_path / "c", store.limit(1) - 1)
+    with pytest.raises(StoreError, match=r"model 'a' has .* of files, cache_bytes is .*: raise it"):
+        cache.pull(store.repository, store["a"])
+    assert not (tmp_path / "c/blobs").exists()
 
 
 def test_a_model_that_was_replaced_makes_room(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def refusal(url: str) -> str:
         ("s3://models/x", {"AWS_PROFILE": "gone"}, "correct AWS_PROFILE"),
         ("s3://models/x", {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_MAX_ATTEMPTS": "1"},
          "does not answer"),
+        ("s3://models/x", {"AWS_ENDPOINT_URL": "127.0.0.1:1"}, "AWS_ENDPOINT_URL as http://host"),
     ],
 )  # fmt: skip
 def test_a_setting_that_is_wrong_is_named(

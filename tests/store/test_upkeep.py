@@ -246,3 +246,34 @@ def test_a_store_is_not_copied_into_itself(inside: str, tmp_path: Path) -> None:
     done = run("models", "copy", "--from", str(tmp_path / "s"), "--to", f"{tmp_path}/s{inside}")
     assert done.returncode == 2
     assert "lies in --from: name another store" in done.stderr
+
+
+@pytest.mark.parametrize("how", ["copy", "publish"])
+def test_what_is_damaged_is_mended_by_bringing_it_again(
+    how: str, place: str, tmp_path: Path
+) -> None:
+    artifact = publish(place, tmp_path / "a", "a")
+    good = publish(f"{tmp_path}/good", tmp_path / "a", "a")
+    objects = open_objects(place)
+    data = bytearray((tmp_path / "a/model.onnx").read_bytes())
+    data[-1] ^= 1
+    objects.delete(graph(artifact))
+    if isinstance(objects, S3Objects):
+        objects.client.put_object(**objects.at(graph(artifact)), Body=bytes(data))
+    else:
+        objects.write(graph(artifact), bytes(data))
+    repository = Repository.open(place)
+    assert len(repository.faults([artifact])) == 1
+    if how == "publish":
+        repository.publish(artifact, tmp_path / "a")
+    else:
+        copy_models(Repository.open(f"{tmp_path}/good"), repository, [good])
+    assert repository.faults([artifact]) == []
+
+
+def test_a_store_without_models_is_named_where_they_are_wanted(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    done = run("models", "copy", "--from", f"{tmp_path}/s", "--to", f"{tmp_path}/t")
+    assert done.returncode == 2
+    assert "holds no model: check its prefix" in done.stderr
+    assert "check the prefix" in run("models", "list", "--store", f"{tmp_path}/s").stderr

@@ -40,7 +40,10 @@ class RequireToken:
 
 def management_app(engine: Engine, token: str) -> FastAPI:
     """Make the application of the management port."""
-    app = FastAPI(title="packhorse management", version=__version__, redirect_slashes=False)
+    app = FastAPI(
+        title="packhorse management", version=__version__, redirect_slashes=False,
+        docs_url=None, redoc_url=None,  # they would load scripts from elsewhere
+    )  # fmt: skip
     app.add_middleware(RequireToken, token=token)
     app.add_exception_handler(PackhorseError, on_packhorse_error)
     app.add_exception_handler(404, on_http_error)
