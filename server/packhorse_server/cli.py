@@ -14,9 +14,7 @@ log = logging.getLogger(__name__)
 
 @click.command("serve")
 @click.option("--models", "models", default=None, metavar="ID,…", help="Serve these, plan or not.")
-@click.option(
-    "--all", "everything", is_flag=True, help="Serve every model that is in the store at start."
-)
+@click.option("--all", "everything", is_flag=True, help="Serve every model of the store.")
 @setting_options(
     "plan", "server", "store", "cache", "host", "port", "management_port", "management_token",
     "memory_bytes", "cache_bytes", "readiness", "drain_seconds", "lanes",

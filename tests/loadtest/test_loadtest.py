@@ -11,6 +11,7 @@ import pytest
 from packhorse_loadtest.recorder import Recorder
 from packhorse_loadtest.scenarios import run_rnd
 from packhorse_loadtest.targets import Fleet, Target, predict_url
+from packhorse_server.tasks import parse_inputs, task_for
 from tests.onnx_models import publish
 from tests.packhorse.test_cli import run
 from tests.running import Running, running
@@ -121,3 +122,14 @@ def test_percentiles_come_from_all_requests_with_cold_ones_apart() -> None:
 def test_a_run_without_answers_has_no_latency_and_no_price() -> None:
     report = Recorder().report(FLEET, 0.0, None)
     assert (report.latency_ms.p50, report.usd_per_million, report.throughput_rps) == (None, None, 0)
+
+
+@pytest.mark.parametrize(
+    "task",
+    ["text-classification", "token-classification", "question-answering", "text-ranking",
+     "feature-extraction"],
+)  # fmt: skip
+def test_every_task_is_asked_for_what_it_takes(task: str) -> None:
+    inputs = Target("a", "http://x/a", task).inputs("where is it")
+    groups, many = parse_inputs(inputs, task_for(task, ["O"]), 9)
+    assert (len(groups), many) == (1, False)
