@@ -10,6 +10,7 @@ from packhorse_server.tasks.text import Text
 from packhorse_server.tokenizers import Encoders
 from packhorse_trace.source import read_source
 from packhorse_trace.torch_model import load_eager
+from tests.running import running
 from tests.trace.test_pipeline import pulled, trace
 from tests.trace.tiny import make_spec, save_tiny
 
@@ -62,3 +63,35 @@ def test_a_ranking_model_with_two_scores_is_refused(tmp_path: Path) -> None:
     source = save_tiny(tmp_path / "m", labels=2)
     (result,) = trace(tmp_path / "s", make_spec(source, task="text-ranking"))
     assert "gives 2 scores: text-ranking needs one" in result.reason
+
+
+def test_tasks_are_answered_over_http_whatever_the_length(tmp_path: Path) -> None:
+    specs = []
+    for task, labels in (
+        ("token-classification", 4),
+        ("question-answering", 2),
+        ("text-ranking", 1),
+    ):
+        source = save_tiny(tmp_path / task, labels=labels, task=task)
+        specs.append(make_spec(source, task, task=task))
+    assert [result.status for result in trace(tmp_path / "s", *specs)] == ["traced"] * 3
+    long = "word " * 20_000
+    with running(str(tmp_path / "s"), tmp_path / "c", [spec.id for spec in specs]) as server:
+        question = {"question": "who is there", "context": "it is me who is there"}
+        one = server.ask("question-answering", question)
+        asked = {"seq_0": question["question"], "seq_1": question["context"]}
+        got = server.http.get("/predictions/question-answering", params=asked)
+        assert one.json() == got.json()
+        answer = one.json()
+        assert question["context"][answer["start"] : answer["end"]] == answer["answer"]
+        both = server.ask("question-answering", [question, {**question, "context": long}])
+        assert both.json()[0] == answer
+        assert both.headers["x-packhorse-truncated"] == "1"
+        cut = server.ask("question-answering", {"question": long, "context": "it is me"})
+        assert cut.status_code == 200
+        ranked = server.ask("text-ranking", {"query": "who", "texts": ["it is me", long, "nobody"]})
+        assert sorted(row["index"] for row in ranked.json()) == [0, 1, 2]
+        tokens = server.ask("token-classification", ["hello there", long]).json()
+        assert [len(rows) for rows in tokens][0] > 0
+        refused = server.ask("question-answering", "who is there")
+        assert (refused.status_code, refused.json()["code"]) == (400, "invalid_input")

@@ -49,6 +49,14 @@ _BODY = {
                 "examples": {
                     "text": {"value": {"inputs": "where is my parcel?"}},
                     "list": {"value": {"inputs": ["where is my parcel?", "cancel my order"]}},
+                    "question": {
+                        "value": {
+                            "inputs": {"question": "who is late?", "context": "The parcel is late."}
+                        },
+                    },
+                    "ranking": {
+                        "value": {"inputs": {"query": "parcels", "texts": ["a bill", "a parcel"]}},
+                    },
                     "best label only": {
                         "value": {"inputs": "hello", "parameters": {"top_k": 1}},
                     },
@@ -60,7 +68,8 @@ _BODY = {
 _QUERY = [
     {"name": name, "in": "query", "required": name == "seq_0", "schema": {"type": "string"},
      "description": text}
-    for name, text in (("seq_0", "The text."), ("seq_1", "The second text of a pair."))
+    for name, text in (("seq_0", "The text, or the question."),
+                       ("seq_1", "The second text of a pair, or the context."))
 ]  # fmt: skip
 _HEADERS = [
     {"name": protocol.TIMEOUT_MS, "in": "header", "required": False,
