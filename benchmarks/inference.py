@@ -20,10 +20,11 @@ import numpy as np
 
 from packhorse.catalog import load_catalog
 from packhorse.deployment import load_deployment
-from packhorse.onnx_session import make_feed, open_session, session_inputs
+from packhorse.sessions.onnx import open_session, session_inputs
 from packhorse.settings import load_settings
 from packhorse.store.cache import Cache
 from packhorse.store.repository import Repository
+from packhorse.tensors import make_feed
 
 ROUNDS = 40
 LENGTHS = (12, 128)

@@ -67,12 +67,14 @@ class Equality(msgspec.Struct, frozen=True):
         samples: Inputs compared.
         max_abs_diff: Largest absolute difference of any output number.
         label_agreement: Share of texts with the same best label; None where there are no labels.
+        max_score_diff: Largest change of a label's probability, where labels are approximate.
     """
 
     reference: str
     samples: int
     max_abs_diff: float
     label_agreement: float | None
+    max_score_diff: float | msgspec.UnsetType = msgspec.UNSET
 
 
 class Shared(msgspec.Struct, frozen=True):
@@ -126,7 +128,10 @@ class Cost(msgspec.Struct, frozen=True):
         """
         rows = sorted((row for row in self.latency if row.batch == 1), key=lambda row: row.tokens)
         if not rows:
-            raise InvalidInput("the cost record holds no batch-1 latency: trace the model again")
+            raise InvalidInput(
+                f"the cost record holds no batch-1 latency ({self.runtime}): trace the model "
+                "where it can be measured"
+            )
         for row in rows:
             if row.tokens >= tokens:
                 return row.p50_seconds
@@ -134,7 +139,12 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 class Artifact(msgspec.Struct, frozen=True, kw_only=True):
-    """One compiled model. Field meanings: DESIGN 12.3."""
+    """One compiled model. Field meanings: DESIGN 12.3, and two that are left out where empty.
+
+    Attributes:
+        refused: Precisions that `auto` tried before this one, and why each was not published.
+        note: What the figures do not show, such as a latency that could not be measured.
+    """
 
     schema: int = SCHEMA
     id: str
@@ -158,6 +168,8 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     verified_on: VerifiedOn
     equality: Equality
     cost: Cost
+    refused: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    note: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def total_bytes(self) -> int:

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
 
+from packhorse.artifact import TensorSpec
 from packhorse.document import Document
 from packhorse.errors import InvalidInput
 from packhorse.ids import check_model_id, check_version
 from packhorse.settings import Processor
+from packhorse.tensors import read_tensor_specs
 
 Task = Literal[
     "text-classification",
@@ -28,6 +30,7 @@ Task = Literal[
     "tensor",
 ]
 Precision = Literal["auto", "fp32", "int8", "fp16", "bf16", "torchscript"]
+Declared = Annotated[tuple[TensorSpec, ...], PlainValidator(read_tensor_specs)]
 
 
 class Defaults(BaseModel):
@@ -37,8 +40,9 @@ class Defaults(BaseModel):
 
     task: Task | None = None
     processors: tuple[Processor, ...] = Field(("cpu",), min_length=1)
-    precision: Precision = "int8"
+    precision: Precision = "auto"
     sequence_length: int = Field(128, ge=1, le=131072)
+    sequence_buckets: tuple[Annotated[int, Field(ge=1, le=131072)], ...] = ()
     batch: int = Field(1, ge=1, le=4096)
     expected_rps: float = Field(1.0, ge=0, le=1e9, allow_inf_nan=False)
     latency_target_ms: float | None = Field(None, gt=0, allow_inf_nan=False)
@@ -53,6 +57,7 @@ class Entry(Defaults):
     id: str
     source: str
     version: Annotated[str, AfterValidator(check_version)] | None = None
+    inputs: Declared | None = None
     repeat: int | None = Field(None, ge=1, le=1_000_000)
 
 
@@ -76,6 +81,8 @@ class ModelSpec:
         samples: File with one text a line, on which precision is judged; None for built-in ones.
         sequence_length: Tokens that the model is planned for, and compiled for where shapes are
             fixed. On CPU longer texts are still answered, up to the model's own maximum.
+        sequence_buckets: Shorter lengths to compile for too, where shapes are fixed.
+        inputs: What a ready-made file takes, where it does not say so itself.
         where: File and line, for errors.
     """
 
@@ -85,6 +92,8 @@ class ModelSpec:
     processors: tuple[Processor, ...]
     precision: Precision
     sequence_length: int
+    sequence_buckets: tuple[int, ...]
+    inputs: tuple[TensorSpec, ...] | None
     batch: int
     expected_rps: float
     latency_target_ms: float | None
@@ -174,6 +183,8 @@ def _spec(
         processors=entry.processors,
         precision=entry.precision,
         sequence_length=entry.sequence_length,
+        sequence_buckets=entry.sequence_buckets,
+        inputs=entry.inputs,
         batch=entry.batch,
         expected_rps=entry.expected_rps,
         latency_target_ms=entry.latency_target_ms,

@@ -163,8 +163,13 @@ class NotEqual(TraceError):
 class MissingPackage(PackhorseError):
     """An optional package is absent."""
 
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed: pip install 'packhorse[{extra}]'")
+    def __init__(self, package: str, extra: str, image: bool = False) -> None:
+        remedy = (
+            f"run in the image packhorse-{extra} (make trace PROCESSOR={extra} does)"
+            if image
+            else f"pip install 'packhorse[{extra}]'"
+        )
+        super().__init__(f"{package} is not installed: {remedy}")
 
 
 class DeployError(PackhorseError):

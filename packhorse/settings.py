@@ -64,6 +64,10 @@ class Settings(BaseModel):
         "refuses the model (rounded up to whole texts). Give a model `samples` of its own texts to "
         "make this meaningful.",
     )  # fmt: skip
+    max_score_diff: float = Field(
+        1.0, gt=0, le=1,
+        description="Largest change of a probability by int8, on any sample text.",
+    )  # fmt: skip
     min_cosine: float = Field(
         0.95, ge=-1, le=1,
         description="Least cosine between an int8 embedding and the original's.",
@@ -76,6 +80,26 @@ class Settings(BaseModel):
         True,
         description="Quantize weights to 7 bits, so that CPUs without VNNI, whose 8-bit "
         "products saturate, answer alike. Turn off for fleets of VNNI CPUs only.",
+    )
+    neuron_cast: Literal["matmult", "all", "none"] = Field(
+        "matmult",
+        description="What Inferentia computes in bf16: matrix products, all, or as little as it "
+        "can. The two SDKs have opposite defaults; this one holds for both.",
+    )
+    neuron_pipeline_cores: Literal["auto"] | Annotated[int, Field(ge=1, le=16)] = Field(
+        1,
+        description="NeuronCores over which `inf1` splits a model, for latency; `auto`: 4 for each "
+        "20 million weights; 1: a copy on each core, for throughput.",
+    )
+    neuron_load: Literal["eager", "async", "lazy"] = Field(
+        "eager",
+        description="When `inf2` brings weights to the device: on load, behind it, or with the "
+        "first request.",
+    )
+    publish_unproven: bool = Field(
+        False,
+        description="Publish what was compiled for a device that is not here, and so could not be "
+        "compared with its original. Its record says so, and it has no measured cost.",
     )
     plan: Path = Field(Path("plan.yaml"), description="Which model is on which server.")
     server: str = Field("", description="The plan's server that this process is.")

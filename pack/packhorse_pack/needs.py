@@ -14,7 +14,15 @@ from packhorse.plan import PlannedModel
 from packhorse.store.repository import Repository
 from packhorse.units import MICRO
 
-CPU_VARIANTS = {"int8": "cpu-int8", "fp32": "cpu-fp32"}
+CPU_VARIANTS = {
+    "auto": ("cpu-int8", "cpu-fp32"),
+    "int8": ("cpu-int8",),
+    "fp32": ("cpu-fp32",),
+    "torchscript": ("cpu-torchscript",),
+}
+"""What a catalog's precision may have become, the first that is there."""
+READY_VARIANTS = ("cpu-onnx", "cpu-torchscript")
+"""What a ready-made file (task `tensor`) may have become."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +78,15 @@ def make_item(model: PlannedModel, artifact: Artifact, spec: ModelSpec) -> Item:
 
 
 def _artifact(spec: ModelSpec, repository: Repository) -> Artifact:
-    variant = CPU_VARIANTS.get(spec.precision)
-    if "cpu" not in spec.processors or variant is None:
+    ready = spec.task == "tensor"
+    variants = READY_VARIANTS if ready else CPU_VARIANTS.get(spec.precision)
+    if "cpu" not in spec.processors or variants is None:
         raise InvalidInput(
             f"model {spec.id!r} ({spec.where}) is for {', '.join(spec.processors)} in "
-            f"{spec.precision}: this version packs cpu models in fp32 or int8"
+            f"{spec.precision}: this version packs models for cpu"
         )
-    return repository.artifact(spec.id, spec.version or repository.latest(spec.id), variant)
+    version = spec.version or repository.latest(spec.id)
+    if len(variants) > 1:
+        published = repository.variants(spec.id, version)
+        variants = tuple(name for name in variants if name in published) or variants
+    return repository.artifact(spec.id, version, variants[0])

@@ -28,7 +28,7 @@ from packhorse.files import atomic_file, cannot_write, write_atomically
 from packhorse.ids import blob_key
 from packhorse.store.objects import Objects
 from packhorse.store.repository import CHUNK_BYTES, Repository, hash_stream
-from packhorse.store.room import Room
+from packhorse.store.room import CacheFull, Room
 from packhorse.units import format_bytes
 
 DOWNLOADS_AT_ONCE = 16
@@ -49,6 +49,7 @@ class Cache:
         self._joining = threading.RLock()  # a job may end while it is entered
         self._under_way: dict[tuple[str, int, bool], Future[None]] = {}
         self._here: dict[str, int] = {}
+        self._one_by_one = threading.Lock()
 
     def progress(self, artifacts: Iterable[Artifact]) -> tuple[int, int]:
         """Return the bytes that have come of models' blobs, each once, and how many they are."""
@@ -76,14 +77,12 @@ class Cache:
                 f"model {artifact.id!r} has {format_bytes(need)} of files, cache_bytes is "
                 f"{format_bytes(self._limit_bytes)}: raise it"
             )
-        self._room.claim(folder)
         try:
-            for name in ("partial", "blobs/sha256"):
-                (self.folder / name).mkdir(parents=True, exist_ok=True)
-            self._bring(repository, artifact, folder, recheck)
-        except BaseException:
-            self._room.release(folder)
-            raise
+            self._bring_claimed(repository, artifact, folder, recheck)
+        except CacheFull:
+            # Others that were at it may each have held a part of what one of them needs.
+            with self._one_by_one:
+                self._bring_claimed(repository, artifact, folder, recheck)
         record = folder / "artifact.json"
         if not record.exists():
             write_atomically(record, artifact.encode(), durable=False)
@@ -92,6 +91,18 @@ class Cache:
     def release(self, folder: Path) -> None:
         """Let a pulled model go as soon as its bytes are needed."""
         self._room.release(folder)
+
+    def _bring_claimed(
+        self, repository: Repository, artifact: Artifact, folder: Path, recheck: bool
+    ) -> None:
+        self._room.claim(folder)
+        try:
+            for name in ("partial", "blobs/sha256"):
+                (self.folder / name).mkdir(parents=True, exist_ok=True)
+            self._bring(repository, artifact, folder, recheck)
+        except BaseException:
+            self._room.release(folder)
+            raise
 
     def _bring(
         self, repository: Repository, artifact: Artifact, folder: Path, recheck: bool

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import BufferedReader, RawIOBase
 from pathlib import Path
@@ -159,16 +159,37 @@ class Repository:
             )
         return _same(Artifact.decode(data, f"{prefix}/artifact.json"), prefix)
 
-    def has(self, model_id: str, version: str, variant: str) -> bool:
-        """Tell whether a model has been published, blobs and all."""
+    def published(
+        self, model_id: str, version: str, variant: str, sizes: Mapping[str, int] | None = None
+    ) -> Artifact | None:
+        """Return a model's record if it has been published, blobs and all.
+
+        Args:
+            sizes: What `sizes()` gave, for whoever asks for many.
+        """
+        key = f"{artifact_prefix(model_id, version, variant)}/artifact.json"
+        if sizes is not None and key not in sizes:
+            return None
         try:
             artifact = self.artifact(model_id, version, variant)
         except (InvalidInput, Corrupt):
-            return False
-        return all(
-            (found := self.objects.find(blob_key(file.sha256))) and found.bytes == file.bytes
-            for file in artifact.files
-        )
+            return None
+
+        def is_there(file: File) -> bool:
+            blob = blob_key(file.sha256)
+            if sizes is not None:
+                return sizes.get(blob) == file.bytes
+            found = self.objects.find(blob)
+            return found is not None and found.bytes == file.bytes
+
+        return artifact if all(is_there(file) for file in artifact.files) else None
+
+    def sizes(self) -> dict[str, int]:
+        """List all of the store: bytes by key."""
+        return {
+            found.key: found.bytes for root in ("models", "blobs")
+            for found in self.objects.list(root)
+        }  # fmt: skip
 
     def tags(self, keys: Sequence[str]) -> dict[str, str]:
         """Return what changes when an object is written anew, for those keys that are there."""

@@ -27,6 +27,10 @@ FULL = 0.95
 """Share of the limit down to which is made room at once, so that not every blob has to."""
 
 
+class CacheFull(StoreError):
+    """All that the cache's limit allows is in use."""
+
+
 class _Blob(NamedTuple):
     path: Path
     bytes: int
@@ -67,7 +71,7 @@ class Room:
             own: The file that they are written to, which is not counted.
 
         Raises:
-            StoreError: All that the limit allows is in use.
+            CacheFull: All that the limit allows is in use.
         """
         with self._alone() as lock:
             count = os.pread(lock, 32, 0)
@@ -76,7 +80,7 @@ class Room:
             if limit is not None and used + size > limit:
                 used = self._make_room(size, limit, own)
                 if used + size > limit:
-                    raise StoreError(
+                    raise CacheFull(
                         f"the cache is full: {format_bytes(used)} are in use or on their way, "
                         f"{format_bytes(size)} more are needed, cache_bytes is "
                         f"{format_bytes(limit)}: raise it, or put fewer models on this machine"

@@ -27,7 +27,7 @@ LOOKUPS_AT_ONCE = 4
 PULLS_AT_ONCE = 8
 """More than are loaded at once, since a pull waits for the network and a load for the CPU."""
 LONGEST_RETRY_S = 300.0
-VARIANT_ORDER = ("cpu-int8", "cpu-fp32")
+VARIANT_ORDER = ("cpu-int8", "cpu-fp32", "cpu-onnx", "cpu-torchscript")
 """Which variant serves where the plan names none: the smaller and faster first."""
 
 

@@ -5,16 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from packhorse.artifact import Artifact
 from packhorse.errors import InvalidInput, PackhorseError
+from packhorse.tensors import Array
 from packhorse_server.backends import Backend, load_backend
 from packhorse_server.tasks import Task, task_for
-from packhorse_server.tasks.text import Text
-from packhorse_server.tokenizers import Encoder, Encoders
+from packhorse_server.tasks.tensor import TensorEncoder, TensorTask
+from packhorse_server.tokenizers import Encoders
+
+
+class Arrays(Protocol):
+    """What a question has become: arrays by input name, and whether any of it was cut off."""
+
+    @property
+    def arrays(self) -> dict[str, Array]: ...
+    @property
+    def cut(self) -> bool: ...
+
+
+class Encodes(Protocol):
+    """What makes arrays of a question that the task's `parse` read."""
+
+    def encode(self, question: Any) -> Arrays: ...
 
 
 @dataclass(frozen=True)
@@ -23,18 +39,28 @@ class Model:
 
     artifact: Artifact
     backend: Backend
-    encoder: Encoder
+    encoder: Encodes
     task: Task
 
-    def answer(self, text: Text, parameters: dict[str, Any]) -> tuple[Any, bool]:
+    def answer(self, question: Any, parameters: dict[str, Any]) -> tuple[Any, bool]:
         """Answer one text, alone: a neighbour in a batch would change an int8 answer.
+
+        Args:
+            question: What the task's `parse` read: a text, or tensors.
 
         Returns:
             The answer, and whether the text was cut to the model's length.
         """
-        encoded = self.encoder.encode(text)
-        outputs = self.backend.run(encoded.arrays)
-        if not np.isfinite(outputs[0]).all():
+        encoded = self.encoder.encode(question)
+        try:
+            outputs = self.backend.run(encoded.arrays)
+        except Exception as err:
+            if self.artifact.task != "tensor":
+                raise
+            # Of shapes and numbers that a graph cannot take, only the graph knows.
+            reason = str(err).splitlines()[0][:200]
+            raise InvalidInput(f"the model cannot take these tensors: {reason}") from err
+        if not _all_finite(outputs):
             raise PackhorseError(f"model {self.artifact.id!r} gave numbers that are not finite")
         return self.task.decode(outputs, parameters, encoded), encoded.cut
 
@@ -46,14 +72,20 @@ def load_model(artifact: Artifact, folder: Path, threads: int, encoders: Encoder
         InvalidInput: The files do not load, the graph wants what the tokenizer lacks, or the
             outputs are not what the task reads.
     """
-    task = task_for(artifact.task, artifact.labels)
+    reads_tensors = artifact.task == "tensor"
+    task: Task = TensorTask(artifact) if reads_tensors else task_for(artifact.task, artifact.labels)
     backend = load_backend(artifact, folder, threads)
-    model = Model(artifact, backend, encoders.get(artifact, folder), task)
+    encoder: Encodes = (
+        TensorEncoder(artifact.inputs) if reads_tensors else encoders.get(artifact, folder)
+    )
+    model = Model(artifact, backend, encoder, task)
+    if task.sample is None:
+        return model
     try:
-        encoded = model.encoder.encode(task.sample)
+        encoded = encoder.encode(task.sample)
         outputs = backend.run(encoded.arrays)
         _check_outputs(artifact, task, [output.shape for output in outputs])
-        if not all(np.isfinite(output).all() for output in outputs):
+        if not _all_finite(outputs):
             raise InvalidInput(f"model {artifact.id!r} answers with numbers that are not finite")
         task.decode(outputs, {}, encoded)
     except InvalidInput:
@@ -67,7 +99,13 @@ def load_model(artifact: Artifact, folder: Path, threads: int, encoders: Encoder
     return model
 
 
+def _all_finite(outputs: Sequence[Array]) -> bool:
+    return all(np.isfinite(output).all() for output in outputs if output.dtype.kind == "f")
+
+
 def _check_outputs(artifact: Artifact, task: Task, shapes: Sequence[tuple[int, ...]]) -> None:
+    if task.axes is None:
+        return
     axes = len(task.axes) + 1
     if not shapes or len(shapes[0]) != axes or task.width not in (None, shapes[0][-1]):
         raise InvalidInput(

@@ -13,7 +13,7 @@ import tokenizers
 
 from packhorse.artifact import Artifact
 from packhorse.errors import InvalidInput
-from packhorse.onnx_session import Array
+from packhorse.tensors import Array
 from packhorse_server.tasks.text import Text
 
 _SPACE = re.compile(r"\s")

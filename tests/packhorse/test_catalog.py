@@ -23,7 +23,7 @@ def test_an_entry_takes_the_defaults_that_it_does_not_set(tmp_path: Path) -> Non
     assert (one.task, one.expected_rps, one.replicas) == ("feature-extraction", 5, 2)
     assert (other.expected_rps, other.replicas, other.pinned) == (7, 2, True)
     assert one.source == other.source == str(tmp_path / "m")
-    assert (one.sequence_length, one.precision, one.processors) == (128, "int8", ("cpu",))
+    assert (one.sequence_length, one.precision, one.processors) == (128, "auto", ("cpu",))
 
 
 def test_the_processor_of_the_settings_holds_where_the_catalog_names_none(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def test_what_is_published_is_found(tmp_path: Path) -> None:
     repository = Repository.open(f"file://{tmp_path}/s")
     assert repository.latest("org/model") == "v1"
     assert repository.artifact("org/model", "v1", "cpu-fp32") == artifact
-    assert repository.has("org/model", "v1", "cpu-fp32")
+    assert repository.published("org/model", "v1", "cpu-fp32")
     assert repository.variants("org/model", "v1") == ["cpu-fp32"]
     assert [record for _, record in repository.artifacts()] == [artifact]
 
@@ -137,7 +137,7 @@ def test_what_is_not_there_is_named_with_the_remedy(tmp_path: Path) -> None:
         repository.latest("a")
     with pytest.raises(InvalidInput, match="'a' version v1 variant cpu-int8 is not in"):
         repository.artifact("a", "v1", "cpu-int8")
-    assert not repository.has("a", "v1", "cpu-int8")
+    assert not repository.published("a", "v1", "cpu-int8")
 
 
 @pytest.mark.parametrize("url", ["file://", "", "ftp://host/x"])

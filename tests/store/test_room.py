@@ -5,7 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -138,6 +140,9 @@ def test_unfinished_downloads_and_free_blobs_go_before_models(tmp_path: Path) ->
     free.write_bytes(bytes(store.own))
     unfinished = tmp_path / "c/partial" / f"{'e' * 64}.{store.own}"
     unfinished.write_bytes(bytes(store.own // 2))
+    gone = weakref.ref(cache)
+    del cache
+    wait_until(lambda: gone() is None)  # its download threads let go of it when they are idle
     cache = Cache(tmp_path / "c", store.limit(3.3))  # whoever comes first counts anew
     cache.pull(store.repository, store["b"])
     cache.pull(store.repository, store["c"])
@@ -165,6 +170,16 @@ def test_a_server_whose_cache_is_full_says_so_of_the_model(tmp_path: Path) -> No
         assert sorted(answer.status_code for answer in answers) == [200, 503]
         (refused,) = [answer for answer in answers if answer.status_code == 503]
         assert "cache_bytes is" in refused.text
+
+
+def test_of_two_pulls_for_which_there_is_room_for_one_one_succeeds(tmp_path: Path) -> None:
+    store = Store(tmp_path, "ab")
+    for attempt in range(10):
+        cache = Cache(tmp_path / f"c{attempt}", store.limit(1.3))
+        with ThreadPoolExecutor(2) as pool:
+            jobs = [pool.submit(cache.pull, store.repository, store[name]) for name in "ab"]
+            failures = [job.exception() for job in jobs]
+        assert sum(failure is None for failure in failures) == 1, failures
 
 
 def test_a_model_larger_than_the_limit_takes_nobodys_room(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def test_a_model_goes_to_s3_and_comes_back(store: str, tmp_path: Path) -> None:
     repository = Repository.open(store + "/")
     assert repository.latest("org/model") == "v1"
     assert repository.artifact("org/model", "v1", "cpu-fp32") == artifact
-    assert repository.has("org/model", "v1", "cpu-fp32")
+    assert repository.published("org/model", "v1", "cpu-fp32")
     assert repository.faults([artifact]) == []
     folder = pull(store, artifact, tmp_path / "c")
     assert (folder / "model.onnx").read_bytes() == (tmp_path / "m/model.onnx").read_bytes()

@@ -120,7 +120,7 @@ def test_remove_moves_latest_and_leaves_siblings_and_blobs(place: str, tmp_path:
     assert {key for key in keys(place) if key.startswith("models/")} == {
         key for key in siblings if key.startswith("models/")
     }
-    assert repository.has("bert-large", "v1", "cpu-fp32")
+    assert repository.published("bert-large", "v1", "cpu-fp32")
 
 
 def test_gc_takes_old_blobs_that_nothing_names_and_leftovers(place: str, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_gc_takes_old_blobs_that_nothing_names_and_leftovers(place: str, tmp_pat
     assert {row.key for row in removed} == wanted
     assert keys(place) == siblings
     assert list(objects.leftovers()) == []
-    assert repository.has("bert", "v1", "cpu-fp32")
+    assert repository.published("bert", "v1", "cpu-fp32")
 
 
 def test_gc_keeps_what_is_published_while_it_looks(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_gc_keeps_what_is_published_while_it_looks(tmp_path: Path) -> None:
     plain = LocalObjects(tmp_path / "s").list
     repository.objects.list = plain  # type: ignore[method-assign] # which calls find itself
     assert collect_garbage(repository, DAY_S, dry_run=False) == []
-    assert Repository.open(store).has("a", "v1", "cpu-fp32")
+    assert Repository.open(store).published("a", "v1", "cpu-fp32")
 
 
 def test_gc_removes_nothing_where_a_manifest_cannot_be_read(tmp_path: Path) -> None:

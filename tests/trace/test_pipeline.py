@@ -14,7 +14,7 @@ import transformers
 
 from packhorse.artifact import Artifact
 from packhorse.catalog import ModelSpec
-from packhorse.onnx_session import open_session
+from packhorse.sessions.onnx import open_session
 from packhorse.store.cache import Cache
 from packhorse.store.repository import Repository
 from packhorse_server.model import load_model
@@ -149,7 +149,7 @@ def test_models_of_one_shape_are_exported_and_measured_once_and_each_is_right(
     from packhorse_trace import cpu, measure, onnx_export
 
     counts = {"export": 0, "measure": 0}
-    export, measure_onnx = onnx_export.export_graph, measure.measure_onnx
+    export, measure_model = onnx_export.export_graph, measure.measure_model
 
     def counted_export(*arguments: Any) -> object:
         counts["export"] += 1
@@ -157,10 +157,10 @@ def test_models_of_one_shape_are_exported_and_measured_once_and_each_is_right(
 
     def counted_measure(*arguments: Any) -> object:
         counts["measure"] += 1
-        return measure_onnx(*arguments)
+        return measure_model(*arguments)
 
     monkeypatch.setattr(onnx_export, "export_graph", counted_export)
-    monkeypatch.setattr(cpu, "measure_onnx", counted_measure)
+    monkeypatch.setattr(cpu, "measure_model", counted_measure)
     specs = [make_spec(save_tiny(tmp_path / f"m{i}", seed=i), f"m{i}") for i in range(3)]
     assert [result.status for result in trace(tmp_path / "s", *specs)] == ["traced"] * 3
     assert counts == {"export": 1, "measure": 1}
@@ -185,7 +185,7 @@ def test_one_broken_model_does_not_stop_the_rest(tmp_path: Path) -> None:
         tmp_path / "s", headless, make_spec(odd, "odd"), make_spec(speechless, "speechless"),
         make_spec(broken, "broken"), make_spec(tmp_path / "gone", "gone"),
         make_spec(tmp_path / "good", "later", precision="bf16"),
-        make_spec(tmp_path / "good", "gpu", processors=("gpu",)),
+        make_spec(tmp_path / "good", "neuron", processors=("inf2",), precision="auto"),
         good,
     )  # fmt: skip
     reasons = {result.id: result.reason for result in results if result.status == "failed"}
@@ -195,8 +195,8 @@ def test_one_broken_model_does_not_stop_the_rest(tmp_path: Path) -> None:
     assert "tokenizer" in reasons["speechless"]
     assert "cannot load" in reasons["broken"]
     assert "does not exist" in reasons["gone"]
-    assert "precision 'bf16' is not supported" in reasons["later"]
-    assert "processor 'gpu' is not supported" in reasons["gpu"]
+    assert "precision 'bf16' is not made for cpu: use auto, int8, fp32" in reasons["later"]
+    assert "torch_neuronx is not installed: run in the image packhorse-inf2" in reasons["neuron"]
     assert [record.id for _, record in Repository.open(str(tmp_path / "s")).artifacts()
             if isinstance(record, Artifact)] == ["good"]  # fmt: skip
 

@@ -7,19 +7,27 @@ import numpy as np
 import pytest
 
 from packhorse.errors import NotEqual
-from packhorse.onnx_session import Array
+from packhorse.sessions import open_model
 from packhorse.settings import Settings
+from packhorse.tensors import Array
 from packhorse_trace.cpu import CpuTracer
-from packhorse_trace.samples import TEXTS
+from packhorse_trace.samples import TEXTS, Encoded, encode_texts
 from packhorse_trace.source import read_source
 from packhorse_trace.tokenizer import write_tokenizer
 from packhorse_trace.torch_model import EagerModel, load_eager
 from packhorse_trace.tracer import Compiled, Runner
-from packhorse_trace.verify import Encoded, encode_texts, verify
+from packhorse_trace.verify import verify
 from tests.trace.tiny import make_spec, save_tiny
 
 pytestmark = pytest.mark.integration
 LENGTH = 64
+
+
+def runner(compiled: Compiled, folder: Path) -> Runner:
+    session = open_model(compiled, folder, threads=1)
+    return lambda arrays: session.run(arrays)[0]
+
+
 Traced = tuple[EagerModel, Runner, Compiled, list[Encoded]]
 
 
@@ -30,10 +38,10 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Traced:
     source = read_source(spec)
     eager = load_eager(source, spec.task)
     tracer = CpuTracer(Settings())
-    compiled = tracer.compile(eager, spec, "shape", folder / "out")
+    compiled = tracer.compile(eager, spec, "fp32", "shape", folder / "out")
     write_tokenizer(source, folder / "tokenizer.json")
     texts = encode_texts(folder / "tokenizer.json", [(text, None) for text in TEXTS], LENGTH)
-    return eager, tracer.runner(folder / "out"), compiled, texts
+    return eager, runner(compiled, folder / "out"), compiled, texts
 
 
 def check(traced: Traced, run: Runner, **settings: float) -> None:
@@ -43,7 +51,7 @@ def check(traced: Traced, run: Runner, **settings: float) -> None:
 
 def test_an_equal_artifact_passes_and_says_how_equal_it_is(traced: Traced) -> None:
     eager, run, compiled, texts = traced
-    equality = verify(eager, run, compiled, texts, LENGTH, Settings())
+    equality, _ = verify(eager, run, compiled, texts, LENGTH, Settings())
     assert equality.max_abs_diff < 1e-5
     assert equality.label_agreement == 1.0
     assert equality.samples > len(TEXTS)
@@ -106,7 +114,7 @@ def test_labels_may_differ_on_the_share_allowed_rounded_up(
     traced: Traced, flips: int, passes: bool
 ) -> None:
     eager, run, compiled, texts = traced
-    approximate = Compiled(**{**compiled.__dict__, "invariant": False})
+    approximate = Compiled(**{**compiled.__dict__, "invariant": False, "precision": "int8"})
     calls = 0
 
     def flipping(arrays: Mapping[str, Array]) -> Array:
@@ -117,7 +125,7 @@ def test_labels_may_differ_on_the_share_allowed_rounded_up(
 
     settings = Settings(min_label_agreement=0.98)  # of 24 texts, one may differ
     if passes:
-        equality = verify(eager, flipping, approximate, texts, LENGTH, settings)
+        equality, _ = verify(eager, flipping, approximate, texts, LENGTH, settings)
         assert equality.label_agreement == pytest.approx(1 - flips / len(texts))
     else:
         with pytest.raises(NotEqual, match=r"labels agree on 91.7% of 24 texts.*samples"):
@@ -129,12 +137,12 @@ def test_embeddings_must_point_the_same_way(tmp_path: Path) -> None:
     source = read_source(spec)
     eager = load_eager(source, spec.task)
     tracer = CpuTracer(Settings())
-    compiled = tracer.compile(eager, spec, "shape", tmp_path / "out")
-    run = tracer.runner(tmp_path / "out")
+    compiled = tracer.compile(eager, spec, "fp32", "shape", tmp_path / "out")
+    run = runner(compiled, tmp_path / "out")
     write_tokenizer(source, tmp_path / "tokenizer.json")
     texts = encode_texts(tmp_path / "tokenizer.json", [(text, None) for text in TEXTS], LENGTH)
-    assert verify(eager, run, compiled, texts, LENGTH, Settings()).label_agreement is None
-    approximate = Compiled(**{**compiled.__dict__, "invariant": False})
+    assert verify(eager, run, compiled, texts, LENGTH, Settings())[0].label_agreement is None
+    approximate = Compiled(**{**compiled.__dict__, "invariant": False, "precision": "int8"})
 
     def turned(arrays: Mapping[str, Array]) -> Array:
         return np.roll(run(arrays), 1, axis=1)

@@ -86,7 +86,8 @@ def make_spec(source: Path, model_id: str = "m", **facts: Any) -> ModelSpec:
     """Make the catalog entry of a source."""
     values: dict[str, Any] = {
         "task": "text-classification", "processors": ("cpu",), "precision": "fp32",
-        "sequence_length": 32, "batch": 1, "expected_rps": 1.0, "latency_target_ms": None,
+        "sequence_length": 32, "sequence_buckets": (), "inputs": None, "batch": 1,
+        "expected_rps": 1.0, "latency_target_ms": None,
         "replicas": 1, "pinned": False, "version": None, "samples": None, "where": "models.yaml:1",
     }  # fmt: skip
     return ModelSpec(id=model_id, source=str(source), **{**values, **facts})

@@ -90,7 +90,7 @@ def _run(jobs: Sequence[Job], settings: Settings, done: Callable[[Result], None]
                 results = future.result()
             except BrokenProcessPool:  # a worker was killed, by the system for its memory perhaps
                 reason = "a worker process was killed: run trace again, with fewer --jobs"
-                results = [Result(j.spec.id, j.processor, "failed", j.version, j.variant,
+                results = [Result(j.spec.id, j.processor, "failed", j.version, j.variants,
                                   reason=reason) for j in groups[future]]  # fmt: skip
             for result in results:
                 done(result)

@@ -1,25 +1,17 @@
-"""The compiler for CPUs: ONNX, fp32 or int8."""
+"""The compiler for CPUs: ONNX in int8 or fp32, and TorchScript."""
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packhorse.artifact import Cost
 from packhorse.catalog import ModelSpec
-from packhorse.errors import TraceError
-from packhorse.onnx_session import (
-    Array,
-    make_feed,
-    open_session,
-    session_inputs,
-    session_outputs,
-)
+from packhorse.sessions.onnx import FILE, open_session, session_inputs, session_outputs
 from packhorse.settings import Settings
-from packhorse_trace.measure import measure_onnx
-from packhorse_trace.tracer import Compiled, Runner
+from packhorse_trace.measure import measure_model, token_counts
+from packhorse_trace.source import Source
+from packhorse_trace.tracer import Compiled, choose_precisions
 
 if TYPE_CHECKING:
     import onnx
@@ -28,33 +20,34 @@ if TYPE_CHECKING:
 
 
 class CpuTracer:
-    """Compile for ONNX Runtime's CPU provider."""
+    """Compile for ONNX Runtime's CPU provider, or for torch."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._shape = ""
         self._graph: onnx.ModelProto | None = None
 
-    def variant(self, spec: ModelSpec) -> str:
-        if spec.precision not in ("fp32", "int8"):
-            raise TraceError(
-                f"precision {spec.precision!r} is not supported on cpu by this version: "
-                "use fp32 or int8"
-            )
-        return f"cpu-{spec.precision}"
+    def precisions(self, spec: ModelSpec) -> tuple[str, ...]:
+        return choose_precisions(spec, "cpu", ("int8", "fp32", "torchscript"), ("int8", "fp32"))
+
+    def variant(self, spec: ModelSpec, source: Source, precision: str) -> str:
+        return f"cpu-{precision}"
 
     def options(self) -> dict[str, object]:
         return {"reduce_range": self._settings.reduce_range}
 
-    def compile(self, eager: EagerModel, spec: ModelSpec, shape: str, folder: Path) -> Compiled:
+    def compile(
+        self, eager: EagerModel, spec: ModelSpec, precision: str, shape: str, folder: Path
+    ) -> Compiled:
+        if precision == "torchscript":
+            return _compile_script(eager, folder)
         # Imported here: whoever only asks for names must not wait for torch.
         import onnx
         import onnxruntime
-        import torch
-        import transformers
 
         from packhorse_trace.onnx_export import export_graph, with_weights
         from packhorse_trace.onnx_files import write_model
+        from packhorse_trace.torchscript import torch_versions
 
         model = None
         if self._graph is not None and self._shape == shape:
@@ -62,12 +55,13 @@ class CpuTracer:
         if model is None:
             model = export_graph(eager)
             self._shape, self._graph = shape, model
-        int8 = spec.precision == "int8"
+        int8 = precision == "int8"
         write_model(model, folder, int8, self._settings.reduce_range)
-        session = open_session(folder / "model.onnx", threads=1)
+        session = open_session(folder / FILE, threads=1)
         return Compiled(
+            processor="cpu",
             format="onnx",
-            precision=spec.precision,
+            precision=precision,
             inputs=session_inputs(session),
             outputs=session_outputs(session),
             batch_sizes=[-1],
@@ -75,26 +69,31 @@ class CpuTracer:
             # int8 takes one activation scale per tensor, so neighbours and padding move it.
             invariant=not int8,
             built_with={
-                "python": platform.python_version(),
-                "torch": str(torch.__version__),
-                "transformers": transformers.__version__,
+                **torch_versions(),
                 "onnx": onnx.__version__,
                 "onnxruntime": onnxruntime.__version__,
             },
         )
 
-    def runner(self, folder: Path) -> Runner:
-        session = open_session(folder / "model.onnx", threads=1)
-        inputs = session_inputs(session)
-
-        def run(arrays: Mapping[str, Array]) -> Array:
-            answer: Array = session.run(None, make_feed(inputs, arrays))[0]
-            return answer
-
-        return run
-
-    def measure(self, folder: Path, spec: ModelSpec, max_length: int) -> Cost:
-        tokens = {12, spec.sequence_length, 128} if max_length >= 128 else {12, max_length}
-        return measure_onnx(
-            folder, sorted({min(count, max_length) for count in tokens}), sorted({1, spec.batch})
+    def measure(self, compiled: Compiled, folder: Path, spec: ModelSpec, max_length: int) -> Cost:
+        return measure_model(
+            compiled, folder, token_counts(spec, max_length), sorted({1, spec.batch})
         )
+
+
+def _compile_script(eager: EagerModel, folder: Path) -> Compiled:
+    from packhorse.sessions.torchscript import FILE as SCRIPT
+    from packhorse_trace.torchscript import input_specs, output_specs, torch_versions, write_script
+
+    write_script(eager, folder / SCRIPT)
+    return Compiled(
+        processor="cpu",
+        format="torchscript",
+        precision="fp32",
+        inputs=input_specs(eager),
+        outputs=output_specs(eager),
+        batch_sizes=[-1],
+        sequence_lengths=[-1],
+        invariant=True,
+        built_with=torch_versions(),
+    )

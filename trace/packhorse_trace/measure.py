@@ -7,6 +7,7 @@ A fresh process, since memory that earlier models freed would hide what this one
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import re
@@ -19,79 +20,142 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from packhorse.artifact import Cost
+from packhorse.artifact import Cost, LoadSeconds
+from packhorse.catalog import ModelSpec
 from packhorse.errors import TraceError
-from packhorse.onnx_session import make_feed, open_session, session_inputs
+from packhorse.sessions import Session, open_model
+from packhorse.sessions.neuron import SDKS
+from packhorse.sessions.torchscript import import_torch
 from packhorse.store.repository import hash_stream
 from packhorse_trace.machine import machine_to_itself, this_machine
+from packhorse_trace.samples import ones
+from packhorse_trace.tracer import Compiled
 
 BUDGET_S = 1.0
 """Time given to each latency figure; at least MIN_RUNS are made all the same."""
 MIN_RUNS, MAX_RUNS = 10, 200
 
 
-def measure_onnx(folder: Path, tokens: list[int], batches: list[int]) -> Cost:
-    """Measure the ONNX model in a folder.
+class Asked(msgspec.Struct):
+    """What the child is told.
+
+    Attributes:
+        tokens: Lengths at which latency is measured; for a model that reads no texts, [1].
+        batches: Batch sizes at which it is measured.
+    """
+
+    compiled: Compiled
+    folder: str
+    tokens: list[int]
+    batches: list[int]
+    threads: int
+
+
+def token_counts(spec: ModelSpec, max_length: int) -> list[int]:
+    """Return the lengths at which a model is measured: short, typical, and as it is planned."""
+    tokens = {12, spec.sequence_length, 128} if max_length >= 128 else {12, max_length}
+    return sorted({min(count, max_length) for count in tokens})
+
+
+def measure_model(
+    compiled: Compiled, folder: Path, tokens: list[int], batches: list[int], threads: int = 1
+) -> Cost:
+    """Measure the model in a folder, in a process of its own.
 
     Args:
-        tokens: Lengths at which latency is measured.
-        batches: Batch sizes at which it is measured.
+        tokens, batches: See `Asked`.
 
     Raises:
         TraceError: The child failed; says with what.
     """
-    command = [sys.executable, "-m", "packhorse_trace.measure", str(folder)]
-    command += [json.dumps({"tokens": tokens, "batches": batches})]
+    asked = Asked(compiled, str(folder), tokens, batches, threads)
+    command = [sys.executable, "-m", "packhorse_trace.measure"]
     with machine_to_itself():
-        child = subprocess.run(command, capture_output=True, text=True)
+        child = subprocess.run(
+            command, capture_output=True, text=True, input=msgspec.json.encode(asked).decode()
+        )
     if child.returncode != 0:
         last = (child.stderr.strip().splitlines() or ["no output"])[-1]
         raise TraceError(f"measuring failed with exit code {child.returncode}: {last[:300]}")
     return msgspec.json.decode(child.stdout, type=Cost)
 
 
-def _measure(folder: Path, tokens: list[int], batches: list[int]) -> dict[str, Any]:
-    import onnxruntime
+def unmeasured(folder: Path, reason: str) -> Cost:
+    """Make the record of a model that cannot run here: its size, and no time."""
+    size = sum(path.stat().st_size for path in folder.rglob("model*"))
+    return Cost(
+        cpu=this_machine().cpu_model,
+        runtime=f"not measured: {reason}",
+        threads=0,
+        private_bytes=size,
+        file_bytes=0,
+        shared=[],
+        peak_bytes=size,
+        maps=0,
+        load_seconds=LoadSeconds(0.0, 0.0),
+        latency=[],
+    )
 
-    model = folder / "model.onnx"
+
+def _measure(asked: Asked) -> dict[str, Any]:
+    compiled, folder = asked.compiled, Path(asked.folder)
     files = [path for path in folder.rglob("*") if path.is_file()]
     for path in files:  # a clean page that nobody maps leaves the page cache
         with path.open("rb") as file:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    from_disk = _seconds_to_load(model)
-    from_cache = min(_seconds_to_load(model) for _ in range(3))
+    from_disk = _seconds_to_load(asked)
+    from_cache = min(_seconds_to_load(asked) for _ in range(3))
     # The runtime's own start-up is behind us: from here on, what grows is this model's.
     ctypes.CDLL(None).malloc_trim(0)
     anonymous, maps = _anonymous_bytes(), _count_maps()
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     resident = _status("VmRSS")
-    session = open_session(model, threads=1)
-    inputs = session_inputs(session)
+    session = _open(asked)
 
     def run(batch: int, count: int) -> float:
-        ones = np.ones((batch, count), dtype=np.int64)
-        feed = make_feed(inputs, {"input_ids": ones, "attention_mask": ones})
+        arrays = ones(session.inputs, batch, count)
         start = time.perf_counter()
-        session.run(None, feed)
+        session.run(arrays)
         return time.perf_counter() - start
 
     for _ in range(2):
-        run(1, max(tokens))
+        run(min(asked.batches), max(asked.tokens))
     mapped = _mapped_files(folder)
     figures = {
         "cpu": this_machine().cpu_model,
-        "runtime": f"onnxruntime {onnxruntime.__version__}",
-        "threads": 1,
-        "private_bytes": max(0, _anonymous_bytes() - anonymous),
+        "runtime": _runtime(compiled),
+        "threads": asked.threads,
+        "private_bytes": _device_bytes(compiled, folder) or max(0, _anonymous_bytes() - anonymous),
         "file_bytes": sum(path.stat().st_size for path in mapped),
         "shared": [_shared(path) for path in mapped],
         "peak_bytes": max(0, _status("VmHWM") - resident),
         "maps": max(0, _count_maps() - maps),
         "load_seconds": {"page_cache": from_cache, "disk": from_disk},
     }
-    figures["latency"] = [_latency(run, batch, count) for batch in batches for count in tokens]
+    figures["latency"] = [
+        _latency(run, batch, count) for batch in asked.batches for count in asked.tokens
+    ]
     return figures
+
+
+def _device_bytes(compiled: Compiled, folder: Path) -> int:
+    """Memory of the accelerator that the model takes; 0 for a CPU."""
+    if compiled.processor == "gpu":
+        return int(import_torch().cuda.max_memory_allocated())
+    if compiled.processor in SDKS:  # no API says; executables and weights are what is copied
+        return sum(path.stat().st_size for path in folder.glob("model-*.pt"))
+    return 0
+
+
+def _open(asked: Asked) -> Session:
+    return open_model(asked.compiled, Path(asked.folder), asked.threads)
+
+
+def _runtime(compiled: Compiled) -> str:
+    names = {"onnx": "onnxruntime", "torchscript": "torch"}
+    name = names.get(compiled.format) or SDKS[compiled.processor]
+    return f"{name} {importlib.import_module(name).__version__}"
 
 
 def _latency(run: Any, batch: int, count: int) -> dict[str, Any]:
@@ -106,9 +170,9 @@ def _latency(run: Any, batch: int, count: int) -> dict[str, Any]:
     return {"batch": batch, "tokens": count, "p50_seconds": float(p50), "p90_seconds": float(p90)}
 
 
-def _seconds_to_load(model: Path) -> float:
+def _seconds_to_load(asked: Asked) -> float:
     start = time.perf_counter()
-    open_session(model, threads=1)
+    _open(asked)
     return time.perf_counter() - start
 
 
@@ -141,5 +205,4 @@ def _status(key: str) -> int:
 
 
 if __name__ == "__main__":
-    asked = json.loads(sys.argv[2])
-    print(json.dumps(_measure(Path(sys.argv[1]), asked["tokens"], asked["batches"])))
+    print(json.dumps(_measure(msgspec.json.decode(sys.stdin.read(), type=Asked))))

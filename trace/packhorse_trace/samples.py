@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from packhorse.artifact import TensorSpec
 from packhorse.errors import TraceError
-from packhorse.onnx_session import Array
+from packhorse.tensors import Array
 
 TEXTS = (
     "a",
@@ -39,6 +43,33 @@ TEXTS = (
 
 SHAPES = ((1, 1), (2, 5), (3, 16), (8, 9), (2, 128))
 """(batch, tokens) that every artifact of free shape must take, beside its longest length."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Token ids of one text or pair, cut to the model's length, and of which text each is.
+
+    Attributes:
+        unknown: How many of them stand for what the tokenizer does not know.
+    """
+
+    ids: list[int]
+    types: list[int]
+    unknown: int = 0
+
+
+def encode_texts(
+    tokenizer_file: Path, texts: Sequence[tuple[str, str | None]], max_length: int
+) -> list[Encoded]:
+    """Tokenize as the server does."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    tokenizer.enable_truncation(max_length)
+    token = json.loads(tokenizer.to_str())["model"].get("unk_token")
+    unknown = tokenizer.token_to_id(token) if isinstance(token, str) else None
+    found = [tokenizer.encode(text, pair) for text, pair in texts]
+    return [Encoded(row.ids, row.type_ids, row.ids.count(unknown or -1)) for row in found]
 
 
 def read_texts(path: Path | None) -> list[str]:
@@ -74,6 +105,46 @@ def read_samples(path: Path | None, pairs: bool) -> list[tuple[str, str | None]]
         (first, second if tab else after.partition("\t")[0])
         for (first, tab, second), after in zip(split, following, strict=True)
     ]
+
+
+def ones(inputs: Sequence[TensorSpec], batch: int, tokens: int) -> dict[str, Array]:
+    """Make an array of ones, or of short texts, for each input of a graph.
+
+    Args:
+        batch: Size of a free first axis.
+        tokens: Size of every other free axis.
+    """
+    return {
+        spec.name: np.full(
+            [
+                size if size >= 0 else tokens if axis else batch
+                for axis, size in enumerate(spec.shape)
+            ],
+            "a" if spec.dtype == "str" else 1,
+            dtype=object if spec.dtype == "str" else spec.dtype,
+        )
+        for spec in inputs
+    }
+
+
+def random_tensors(
+    inputs: Sequence[TensorSpec], batch: int, size: int, seed: int
+) -> dict[str, Array]:
+    """Draw an array for each input: normal numbers, 0 or 1 for integers, short texts.
+
+    Args:
+        batch, size: Of free axes, as in `ones`.
+    """
+    draw = np.random.default_rng(seed)
+    found = {}
+    for name, array in ones(inputs, batch, size).items():
+        if array.dtype == object:
+            found[name] = draw.choice(np.array(["a", "b", "c"], dtype=object), array.shape)
+        elif array.dtype.kind == "f":
+            found[name] = draw.standard_normal(array.shape).astype(array.dtype)
+        else:  # an index into a table may not be large
+            found[name] = draw.integers(0, 2, array.shape).astype(array.dtype)
+    return found
 
 
 def random_batch(batch: int, tokens: int, vocabulary: int) -> dict[str, Array]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,18 +49,21 @@ class Source:
     config: dict[str, Any]
     revision: str
 
+    @property
+    def name(self) -> str:
+        """What the record calls the source."""
+        return self.folder.name
+
     def version(self, spec: ModelSpec, options: dict[str, object]) -> str:
-        """Return the catalog's version, or 12 hex digits of all that decides the answers."""
-        if spec.version:
-            return spec.version
-        text = json.dumps([RECIPE, self.revision, spec.task, sorted(options.items())])
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        """Return the catalog's version, or one of all that decides the answers."""
+        return version_of(self.revision, spec, options)
 
     def shape(self, spec: ModelSpec) -> str:
         """Return a digest that two sources share if only their weights and labels differ."""
         config = {key: value for key, value in self.config.items() if key not in _NOT_SHAPE}
         facts = [config, len(self.labels), spec.task, self.pooling, self.normalize,
-                 self.max_length, spec.sequence_length, spec.batch, spec.precision]  # fmt: skip
+                 self.max_length, spec.sequence_length, spec.sequence_buckets, spec.batch,
+                 spec.precision]  # fmt: skip
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -87,6 +92,18 @@ class Source:
         if unknown := set(kinds) - {"Transformer", "Pooling", "Normalize"}:
             raise TraceError(f"{self.folder}: module {min(unknown)} is not supported: leave it out")
         return "Normalize" in kinds
+
+    @property
+    def parameters(self) -> int:
+        """How many weights there are, by the headers of their files."""
+        count = 0
+        for path in sorted(self.folder.glob("*.safetensors")):
+            with path.open("rb") as stream:
+                (length,) = struct.unpack("<Q", stream.read(8))
+                header = json.loads(stream.read(length))
+            shapes = [tensor["shape"] for name, tensor in header.items() if name != "__metadata__"]
+            count += sum(math.prod(shape) for shape in shapes)
+        return count
 
     @property
     def max_length(self) -> int:
@@ -120,10 +137,11 @@ def read_source(spec: ModelSpec) -> Source:
     Raises:
         TraceError: Missing folder, or one without config or weights; says which.
     """
-    folder = _locate(spec)
-    if folder.is_file():
+    folder = locate(spec)
+    if spec.task == "tensor":
         raise TraceError(
-            f"source {folder} is a file: this version traces folders in Hugging Face layout"
+            f"source {folder} is a folder, and task 'tensor' takes a file: give an .onnx or .pt "
+            "file, or the task that the folder's model does"
         )
     if not (folder / "config.json").is_file():
         raise TraceError(f"source {folder} has no config.json: give a folder that has")
@@ -148,11 +166,24 @@ def read_source(spec: ModelSpec) -> Source:
     files = sorted({path for pattern in _READ for path in folder.glob(pattern)})
     digest = hashlib.sha256()
     for path in files:
-        digest.update(f"{path.relative_to(folder).as_posix()}\0{_digest(path)}\n".encode())
+        digest.update(f"{path.relative_to(folder).as_posix()}\0{file_digest(path)}\n".encode())
     return Source(folder, config, digest.hexdigest())
 
 
-def _locate(spec: ModelSpec) -> Path:
+def version_of(revision: str, spec: ModelSpec, options: dict[str, object]) -> str:
+    """Return the catalog's version, or 12 hex digits of all that decides the answers."""
+    if spec.version:
+        return spec.version
+    text = json.dumps([RECIPE, revision, spec.task, sorted(options.items())])
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def locate(spec: ModelSpec) -> Path:
+    """Find a source's file or folder, on the hub perhaps.
+
+    Raises:
+        TraceError: It is neither here nor there.
+    """
     path = Path(spec.source).expanduser()
     if path.exists():
         return path
@@ -171,7 +202,7 @@ def _locate(spec: ModelSpec) -> Path:
         ) from err
 
 
-def _digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
     """Hash a file once a run, however many sources link to it."""
     stat = path.stat()
     key = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)

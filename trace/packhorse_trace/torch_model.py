@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from packhorse.errors import MissingPackage, TraceError
-from packhorse.onnx_session import Array
+from packhorse.tensors import Array
 from packhorse_trace.source import Source
 
 try:
@@ -92,11 +92,15 @@ class EagerModel:
             names that.
         inputs: Their names, in order.
         vocabulary: Token ids run below this.
+        max_length: Most tokens that it reads.
+        parameters: How many weights its source holds.
     """
 
     module: Classifier | Embedder | Answerer
     inputs: list[str]
     vocabulary: int
+    max_length: int
+    parameters: int
 
     @property
     def per_token(self) -> bool:
@@ -134,7 +138,7 @@ def load_eager(source: Source, task: str) -> EagerModel:
     try:
         model, info = classes[task].from_pretrained(
             source.folder, local_files_only=True, output_loading_info=True,
-            dtype=torch.float32, attn_implementation="eager", use_safetensors=True,
+            attn_implementation="eager", use_safetensors=True,
         )  # fmt: skip
     except Exception as err:  # a dozen kinds, for a dozen ways in which a folder can be wrong
         raise TraceError(
@@ -160,5 +164,6 @@ def load_eager(source: Source, task: str) -> EagerModel:
     else:
         module = (TokenClassifier if task == "token-classification" else Classifier)(model, names)
     # On the wrapper too: an exporter restores the mode that it finds there, for all modules.
-    module.eval()
-    return EagerModel(module, names, int(source.config["vocab_size"]))
+    module.float().eval()
+    vocabulary = int(source.config["vocab_size"])
+    return EagerModel(module, names, vocabulary, source.max_length, source.parameters)

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Protocol
 from packhorse.artifact import Cost, TensorSpec
 from packhorse.catalog import ModelSpec
 from packhorse.errors import TraceError
-from packhorse.onnx_session import Array
 from packhorse.settings import Settings
+from packhorse.tensors import Array
+from packhorse_trace.source import Source
 
 if TYPE_CHECKING:
     from packhorse_trace.torch_model import EagerModel
 
 Runner = Callable[[Mapping[str, Array]], Array]
-"""Token arrays, each (batch, tokens), to the artifact's one output."""
+"""Token arrays, each (batch, tokens), to the artifact's first output."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,11 @@ class Compiled:
         batch_sizes, sequence_lengths: Shapes that the artifact takes; [-1] is any.
         invariant: Whether an answer is the same in a padded batch as alone. Where it is not, the
             server sends texts one by one, and that is what is verified.
+        unproven: Why it cannot be run here, and so neither compared nor measured; empty: it can.
+        note: What else the record's figures do not show.
     """
 
+    processor: str
     format: str
     precision: str
     inputs: list[TensorSpec]
@@ -38,22 +42,29 @@ class Compiled:
     sequence_lengths: list[int]
     invariant: bool
     built_with: dict[str, str]
+    unproven: str = ""
+    note: str = ""
 
 
 class Tracer(Protocol):
     """A compiler for one processor."""
 
-    def variant(self, spec: ModelSpec) -> str:
-        """Name what `compile` will make, such as `cpu-int8`.
+    def precisions(self, spec: ModelSpec) -> tuple[str, ...]:
+        """Return the precisions to try, the best first; several where the catalog says `auto`.
 
         Raises:
             TraceError: This compiler cannot make what the catalog asks for.
         """
 
+    def variant(self, spec: ModelSpec, source: Source, precision: str) -> str:
+        """Name what `compile` will make, such as `cpu-int8`."""
+
     def options(self) -> dict[str, object]:
         """Return the settings that decide the artifact, beside the catalog's."""
 
-    def compile(self, eager: EagerModel, spec: ModelSpec, shape: str, folder: Path) -> Compiled:
+    def compile(
+        self, eager: EagerModel, spec: ModelSpec, precision: str, shape: str, folder: Path
+    ) -> Compiled:
         """Write the artifact's files into an empty folder.
 
         Args:
@@ -62,12 +73,10 @@ class Tracer(Protocol):
 
         Raises:
             TraceError: The model cannot be compiled.
+            MissingPackage: The compiler is not installed; names the image that has it.
         """
 
-    def runner(self, folder: Path) -> Runner:
-        """Load the files as a server will, for the comparison with the original."""
-
-    def measure(self, folder: Path, spec: ModelSpec, max_length: int) -> Cost:
+    def measure(self, compiled: Compiled, folder: Path, spec: ModelSpec, max_length: int) -> Cost:
         """Measure the files in a fresh process, alone on this machine."""
 
 
@@ -75,10 +84,36 @@ def tracer_for(processor: str, settings: Settings) -> Tracer:
     """Return the compiler for a processor.
 
     Raises:
-        TraceError: There is none in this version.
+        TraceError: There is none of that name.
     """
     if processor == "cpu":
         from packhorse_trace.cpu import CpuTracer
 
         return CpuTracer(settings)
-    raise TraceError(f"processor {processor!r} is not supported by this version: use cpu")
+    if processor == "gpu":
+        from packhorse_trace.gpu import GpuTracer
+
+        return GpuTracer(settings)
+    if processor in ("inf1", "inf2"):
+        from packhorse_trace.neuron import NeuronTracer
+
+        return NeuronTracer(processor, settings)
+    raise TraceError(f"processor {processor!r} is not known: use cpu, gpu, inf1 or inf2")
+
+
+def choose_precisions(
+    spec: ModelSpec, processor: str, known: tuple[str, ...], auto: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return what a catalog's `precision` stands for.
+
+    Raises:
+        TraceError: It is none of the known ones.
+    """
+    if spec.precision == "auto":
+        return auto
+    if spec.precision not in known:
+        raise TraceError(
+            f"precision {spec.precision!r} is not made for {processor}: use auto, "
+            f"{', '.join(known)}"
+        )
+    return (spec.precision,)

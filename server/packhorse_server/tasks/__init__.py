@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from packhorse.errors import InvalidInput
-from packhorse.onnx_session import Array
-from packhorse_server.tasks.text import Text
-
-if TYPE_CHECKING:
-    from packhorse_server.tokenizers import Encoded
+from packhorse.tensors import Array
 
 
 class Task(Protocol):
     """A kind of question.
 
     Attributes:
-        axes: Names of the output's axes before the last.
+        axes: Names of the output's axes before the last; None is any.
         width: Length of the output's last axis; None is any.
+        whole: Whether `inputs` is one question even where it is a list.
         sample: What a model is tried with after loading.
     """
 
-    axes: tuple[str, ...]
+    axes: tuple[str, ...] | None
     width: int | None
-    sample: Text
+    whole: bool
+    sample: Any
 
-    def parse(self, item: Any, where: str) -> list[Text]:
-        """Read one input; the model is run on each of the texts that it stands for.
+    def parse(self, item: Any, where: str) -> list[Any]:
+        """Read one input; the model is run on each of the questions that it stands for.
 
         Raises:
             InvalidInput: Names the place and what is expected there.
@@ -41,23 +39,28 @@ class Task(Protocol):
             InvalidInput: Names the parameter and what is allowed.
         """
 
-    def decode(self, outputs: list[Array], parameters: dict[str, Any], encoded: Encoded) -> Any:
-        """Turn the outputs for one text, each with a first axis of one, into its answer."""
+    def decode(self, outputs: list[Array], parameters: dict[str, Any], encoded: Any) -> Any:
+        """Turn the outputs for one question into its answer.
+
+        Args:
+            outputs: For a text, each with a first axis of one.
+            encoded: What the task's encoder made of the question.
+        """
 
     def combine(self, parts: list[Any]) -> Any:
-        """Make one input's answer of those of its texts."""
+        """Make one input's answer of those of its questions."""
 
 
-def parse_inputs(inputs: Any, task: Task, most: int) -> tuple[list[list[Text]], bool]:
+def parse_inputs(inputs: Any, task: Task, most: int) -> tuple[list[list[Any]], bool]:
     """Read `inputs` of a request.
 
     Returns:
-        The texts of each input, and whether the answer is a list (the inputs were one).
+        The questions of each input, and whether the answer is a list (the inputs were one).
 
     Raises:
         InvalidInput: Not what the task takes, or a list of it; names the place.
     """
-    if not isinstance(inputs, list):
+    if task.whole or not isinstance(inputs, list):
         groups, many = [task.parse(inputs, "inputs")], False
     elif not inputs:
         raise InvalidInput("inputs is an empty list: send at least one text")
@@ -103,7 +106,7 @@ def sigmoid(logits: Array) -> Array:
 
 
 def task_for(name: str, labels: list[str] | None) -> Task:
-    """Return the task of a model.
+    """Return a task on texts.
 
     Raises:
         InvalidInput: No such task in this version.

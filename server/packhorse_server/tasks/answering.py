@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packhorse.errors import InvalidInput
-from packhorse.onnx_session import Array
+from packhorse.tensors import Array
 from packhorse_server.tasks import positive, refuse_unknown, softmax
 from packhorse_server.tasks.text import Text, read_pair, unexpected
 
@@ -24,7 +24,8 @@ class Answering:
     The first token takes part in the shares, since models say with it that there is no answer.
     """
 
-    axes: tuple[str, ...] = ("batch", "tokens")
+    axes: tuple[str, ...] | None = ("batch", "tokens")
+    whole = False
     width: int | None = 2
     sample = Text("who warms up", "the model warms up")
 

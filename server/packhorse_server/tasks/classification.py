@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packhorse.onnx_session import Array
+from packhorse.tensors import Array
 from packhorse_server.tasks import positive, refuse_unknown, sigmoid, softmax
 from packhorse_server.tasks.text import Text, read_pair, read_text, unexpected
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class Classification:
     """Logits (1, labels) to `[{label, score}]`."""
 
-    axes: tuple[str, ...] = ("batch",)
+    axes: tuple[str, ...] | None = ("batch",)
+    whole = False
     sample = Text("warm up")
 
     def __init__(self, labels: list[str]) -> None:

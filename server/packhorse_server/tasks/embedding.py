@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from packhorse.onnx_session import Array
+from packhorse.tensors import Array
 from packhorse_server.tasks import refuse_unknown
 from packhorse_server.tasks.text import Text, read_text
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 class Embedding:
     """Vectors (1, dimensions) to the vector."""
 
-    axes: tuple[str, ...] = ("batch",)
+    axes: tuple[str, ...] | None = ("batch",)
+    whole = False
     width: int | None = None
     sample = Text("warm up")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packhorse.errors import InvalidInput
-from packhorse.onnx_session import Array
+from packhorse.tensors import Array
 from packhorse_server.tasks import refuse_unknown, sigmoid
 from packhorse_server.tasks.text import Text, checked, unexpected
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class Ranking:
     """One score (1, 1) for each pair of query and text to `[{index, score}]`, the best first."""
 
-    axes: tuple[str, ...] = ("batch",)
+    axes: tuple[str, ...] | None = ("batch",)
+    whole = False
     width: int | None = 1
     sample = Text("warm up", "the model warms up")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packhorse.onnx_session import Array
+from packhorse.tensors import Array
 from packhorse_server.tasks import refuse_unknown, softmax
 from packhorse_server.tasks.text import Text, read_text
 
@@ -20,7 +20,8 @@ OUTSIDE = "O"
 class TokenClassification:
     """Logits (1, tokens, labels) to `[{entity, score, index, word, start, end}]`."""
 
-    axes: tuple[str, ...] = ("batch", "tokens")
+    axes: tuple[str, ...] | None = ("batch", "tokens")
+    whole = False
     sample = Text("warm up")
 
     def __init__(self, labels: list[str]) -> None:

@@ -1,33 +1,39 @@
-"""ONNX Runtime sessions, opened in one way wherever a model runs.
-
-Trace verifies and measures through this module and servers run through it, so what was proven
-and measured is what serves. onnxruntime is imported on use.
-"""
+"""ONNX Runtime on CPU. onnxruntime is imported on use."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
 from packhorse.artifact import TensorSpec
 from packhorse.errors import InvalidInput, MissingPackage
+from packhorse.tensors import Array, make_feed
 
 if TYPE_CHECKING:
     import onnxruntime
 
-Array = npt.NDArray[Any]
-OPTIONAL_INPUTS = frozenset({"token_type_ids"})
-"""Inputs that a tokenizer may leave out; zeros mean "one text" to every model that has them."""
-
-_ONNX_TYPES = {
+FILE = "model.onnx"
+_TYPES = {
     "tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16",
-    "tensor(int64)": "int64", "tensor(int32)": "int32", "tensor(int8)": "int8",
-    "tensor(uint8)": "uint8", "tensor(bool)": "bool", "tensor(string)": "str",
+    "tensor(int64)": "int64", "tensor(int32)": "int32", "tensor(int16)": "int16",
+    "tensor(int8)": "int8", "tensor(uint64)": "uint64", "tensor(uint32)": "uint32",
+    "tensor(uint16)": "uint16", "tensor(uint8)": "uint8", "tensor(bool)": "bool",
+    "tensor(string)": "str",
 }  # fmt: skip
+
+
+class OnnxSession:
+    """One session; `run` is thread-safe and releases the interpreter lock."""
+
+    def __init__(self, folder: Path, threads: int) -> None:
+        self._session = open_session(folder / FILE, threads)
+        self.inputs = session_inputs(self._session)
+        self.outputs = session_outputs(self._session)
+
+    def run(self, arrays: Mapping[str, Array]) -> list[Array]:
+        answers: list[Array] = self._session.run(None, make_feed(self.inputs, arrays))
+        return answers
 
 
 def open_session(path: Path, threads: int) -> onnxruntime.InferenceSession:
@@ -71,33 +77,9 @@ def session_outputs(session: onnxruntime.InferenceSession) -> list[TensorSpec]:
     return [_spec(node) for node in session.get_outputs()]
 
 
-def make_feed(inputs: Sequence[TensorSpec], arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Choose what a graph wants from what a tokenizer gives, by name and in the graph's dtypes.
-
-    Args:
-        inputs: The graph's declared inputs.
-        arrays: Token arrays, each (batch, tokens).
-
-    Raises:
-        InvalidInput: The graph wants an input that nothing provides.
-    """
-    feed: dict[str, Array] = {}
-    for spec in inputs:
-        if spec.name in arrays:
-            feed[spec.name] = arrays[spec.name].astype(spec.dtype, copy=False)
-        elif spec.name in OPTIONAL_INPUTS and arrays:
-            feed[spec.name] = np.zeros_like(next(iter(arrays.values())), dtype=spec.dtype)
-        else:
-            raise InvalidInput(
-                f"the graph wants input {spec.name!r}, which the tokenizer does not give: "
-                f"it gives {', '.join(sorted(arrays))}"
-            )
-    return feed
-
-
 def _spec(node: Any) -> TensorSpec:
-    shape = [size if isinstance(size, int) else -1 for size in node.shape]
-    return TensorSpec(node.name, _ONNX_TYPES.get(node.type, node.type), shape)
+    shape = [size if isinstance(size, int) else -1 for size in node.shape or []]
+    return TensorSpec(node.name, _TYPES.get(node.type, node.type), shape)
 
 
 def _first_line(err: Exception, path: Path) -> str:
