@@ -125,15 +125,16 @@ class Cache:
         key = (file.sha256, file.bytes, recheck)
         with self._joining:
             job = self._under_way.get(key)
-            if job is None:
+            if job is None or job.done():  # who waited for one that failed may be here again
                 job = self._pool.submit(self._have, repository, file, folder / file.path, recheck)
                 self._under_way[key] = job
-                job.add_done_callback(lambda done: self._forget(key))
+                job.add_done_callback(lambda done: self._forget(key, done))
         return job
 
-    def _forget(self, key: tuple[str, int, bool]) -> None:
+    def _forget(self, key: tuple[str, int, bool], job: Future[None]) -> None:
         with self._joining:
-            self._under_way.pop(key, None)
+            if self._under_way.get(key) is job:
+                del self._under_way[key]
 
     def _have(
         self, repository: Repository, file: File, target: Path, recheck: bool = False

@@ -1,31 +1,68 @@
-"""`packhorse trace`."""
+"""`packhorse trace`, and `packhorse trace explore`."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 
+from packhorse.catalog import ModelSpec, load_catalog
 from packhorse.errors import InvalidInput
-from packhorse.settings import Settings, load_settings, setting_options
-from packhorse.units import format_bytes
+from packhorse.settings import Processor, load_settings, setting_options
 
-if TYPE_CHECKING:
-    from packhorse_trace.pipeline import Job, Result
+PROCESSORS = Processor.__args__  # type: ignore[attr-defined]
 
 
-@click.command("trace")
+class Trace(click.Group):
+    """A group whose first word may be left out: `packhorse trace models.yaml` is `… run …`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or args[0] not in self.commands:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        return ("" if name == "run" else name), command, rest
+
+
+@click.group(cls=Trace)
+def trace() -> None:
+    """Compile models, or find out how one is compiled best."""
+
+
+@trace.command("run")
 @click.argument("catalog", required=False)
 @click.option("--only", "only", multiple=True, metavar="ID", help="Trace this model; repeatable.")
+@click.option(
+    "--only-processor",
+    type=click.Choice(PROCESSORS),
+    help="Leave out what is for other processors.",
+)
 @click.option("--force", is_flag=True, help="Trace again what is in the store already.")
+@click.option(
+    "--container",
+    type=click.Choice(["never", "auto"]),
+    default="never",
+    show_default=True,
+    help="auto: what needs a compiler that is not here is traced in its processor's image.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@setting_options("store", "processor", "jobs", "reduce_range", "min_label_agreement", "min_cosine")
-def trace(
-    catalog: str | None, only: tuple[str, ...], force: bool, as_json: bool, **flags: object
+@setting_options(
+    "store", "processor", "jobs", "reduce_range", "min_label_agreement", "max_score_diff",
+    "min_cosine", "max_abs_diff", "publish_unproven",
+)  # fmt: skip
+def run(
+    catalog: str | None,
+    only: tuple[str, ...],
+    only_processor: str | None,
+    force: bool,
+    container: str,
+    as_json: bool,
+    **flags: object,
 ) -> None:
     """Compile the catalog's models, prove them equal, measure and publish them.
 
@@ -37,11 +74,12 @@ def trace(
       packhorse trace
       packhorse trace models.yaml --only acme/intent --force
       packhorse trace --jobs 4 --json > result.json
+
+    `packhorse trace explore ID` compares precisions, lengths, batches and threads of one model
+    (`packhorse trace explore --help`).
     """
-    from packhorse.catalog import load_catalog
-    from packhorse.progress import show_progress
-    from packhorse.store.repository import Repository
-    from packhorse_trace.pipeline import plan_jobs
+    from packhorse_trace.planning import Result
+    from packhorse_trace.report import print_report
 
     settings = load_settings({**flags, "catalog": catalog})
     specs = load_catalog(settings.catalog, settings.processor)
@@ -50,78 +88,96 @@ def trace(
     if unknown := set(only) - {spec.id for spec in specs}:
         raise InvalidInput(f"model {min(unknown)!r} is not in {settings.catalog}: correct --only")
     chosen = [spec for spec in specs if not only or spec.id in only]
-    repository = Repository.open(settings.store)
-    repository.objects.prepare()
-    jobs, results = plan_jobs(chosen, repository, settings, force)
-    with show_progress("trace", len(jobs) + len(results)) as bar:
-        for result in results:
-            bar.advance(1, f"{result.id} failed" if result.reason else "")
-
-        def done(result: Result) -> None:
-            results.append(result)
-            bar.advance(1, f"{result.id} {result.variant} {result.status}")
-
-        _run(jobs, settings, done)
-    _report(results, settings, as_json)
-
-
-def _run(jobs: Sequence[Job], settings: Settings, done: Callable[[Result], None]) -> None:
-    """Run jobs here, or those of each shape in a process of their own."""
-    from packhorse_trace.pipeline import run_jobs
-
-    shapes: dict[str, list[Job]] = {}
-    for job in jobs:
-        shapes.setdefault(job.shape, []).append(job)
-    if settings.jobs == 1 or len(shapes) < 2:
-        run_jobs(jobs, settings.store, settings, done)
-        return
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor, as_completed
-    from concurrent.futures.process import BrokenProcessPool
-
-    from packhorse_trace.pipeline import Result
-
-    # Not forked: torch and ONNX Runtime have threads, which a fork would lose.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(settings.jobs, len(shapes)), context) as pool:
-        groups = {pool.submit(run_shape, group, settings): group for group in shapes.values()}
-        for future in as_completed(groups):
-            try:
-                results = future.result()
-            except BrokenProcessPool:  # a worker was killed, by the system for its memory perhaps
-                reason = "a worker process was killed: run trace again, with fewer --jobs"
-                results = [Result(j.spec.id, j.processor, "failed", j.version, j.variants,
-                                  reason=reason) for j in groups[future]]  # fmt: skip
-            for result in results:
-                done(result)
-
-
-def run_shape(jobs: list[Job], settings: Settings) -> list[Result]:
-    """Run the jobs of one shape; what a worker process is given to do."""
-    from packhorse_trace.pipeline import run_jobs
-
     results: list[Result] = []
-    run_jobs(jobs, settings.store, settings, results.append)
-    return results
+    if only_processor:
+        chosen = for_processors(chosen, {only_processor})
+    if container == "auto":
+        from packhorse_trace.container import missing_compilers, trace_in_image
+
+        missing = missing_compilers({name for spec in chosen for name in spec.processors})
+        for processor in sorted(missing):
+            there = for_processors(chosen, {processor})
+            results += trace_in_image(processor, there, settings, force, bool(only))
+        chosen = for_processors(chosen, set(PROCESSORS) - missing)
+    if chosen:
+        results += _trace_here(chosen, settings, force)
+    sys.exit(print_report(results, settings, as_json))
 
 
-def _report(results: list[Result], settings: Settings, as_json: bool) -> None:
-    counts = {
-        status: sum(result.status == status for result in results)
-        for status in ("traced", "unchanged", "failed")
-    }
-    added = sum(result.added_bytes for result in results)
-    if as_json:
-        rows = [dataclasses.asdict(result) for result in results]
-        click.echo(json.dumps({"models": rows, **counts, "added_bytes": added}))
-    else:
-        for result in results:
-            if result.status == "failed":
-                click.echo(f"failed: {result.id} ({result.processor}): {result.reason}", err=True)
-    click.echo(
-        f"{counts['traced']} traced, {counts['unchanged']} unchanged, {counts['failed']} failed; "
-        f"{format_bytes(added)} added to {settings.store}",
-        err=True,
+@trace.command("explore")
+@click.argument("model_id", metavar="ID")
+@click.option("--catalog", default=None, metavar="FILE", help="Catalog that names the model.")
+@click.option("--precisions", default=None, help="Comma-separated; by default all there are.")
+@click.option("--lengths", default="12,128", show_default=True, help="Tokens, comma-separated.")
+@click.option("--batches", default="1,8", show_default=True, help="Texts, comma-separated.")
+@click.option(
+    "--threads", default=None, help="Threads per inference; by default 1 and the CPUs there are."
+)
+@click.option(
+    "--png", type=click.Path(path_type=Path), default=None,
+    help="Where the picture goes [default: .packhorse/explore-<id>.png].",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@setting_options("processor")
+def explore(
+    model_id: str,
+    catalog: str | None,
+    precisions: str | None,
+    lengths: str,
+    batches: str,
+    threads: str | None,
+    png: Path | None,
+    as_json: bool,
+    **flags: object,
+) -> None:
+    """Compile one model in several ways, measure each, and name the two winners.
+
+    The fastest answers soonest; the other answers the most texts a second on each core. Nothing
+    is published. Tune it as the catalog's precision, sequence_length and batch, and the setting
+    threads_per_inference.
+
+    \b
+    Examples:
+      packhorse trace explore acme/intent
+      packhorse trace explore acme/intent --lengths 16,64,256 --batches 1,4,16 --threads 1,2
+      packhorse trace explore acme/intent --processor gpu --json
+    """
+    from packhorse_trace.explore import Grid, explore_model
+
+    settings = load_settings({**flags, "catalog": catalog})
+    specs = load_catalog(settings.catalog, settings.processor)
+    found = [spec for spec in specs if spec.id == model_id]
+    if not found:
+        raise InvalidInput(f"model {model_id!r} is not in {settings.catalog}: correct the id")
+    grid = Grid(
+        tuple(precisions.split(",")) if precisions else (),
+        _numbers("--lengths", lengths),
+        _numbers("--batches", batches),
+        _numbers("--threads", threads) if threads else (),
     )
-    if counts["failed"]:
-        sys.exit(1)
+    sys.exit(explore_model(found[0], settings, grid, png, as_json))
+
+
+def for_processors(specs: list[ModelSpec], processors: set[str]) -> list[ModelSpec]:
+    """Leave only some processors in each spec, and out what is for none of them."""
+    import dataclasses
+
+    kept = [
+        dataclasses.replace(spec, processors=tuple(p for p in spec.processors if p in processors))
+        for spec in specs
+    ]
+    return [spec for spec in kept if spec.processors]
+
+
+def _trace_here(specs: list[ModelSpec], settings: object, force: bool) -> list[object]:
+    raise NotImplementedError
+
+
+def _numbers(name: str, text: str) -> tuple[int, ...]:
+    try:
+        numbers = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers or min(numbers) < 1:
+        raise InvalidInput(f"{name} {text!r}: write whole numbers, such as 1,8")
+    return numbers

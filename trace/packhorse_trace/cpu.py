@@ -49,12 +49,11 @@ class CpuTracer:
         from packhorse_trace.onnx_files import write_model
         from packhorse_trace.torchscript import torch_versions
 
-        model = None
-        if self._graph is not None and self._shape == shape:
-            model = with_weights(self._graph, eager)
-        if model is None:
+        if self._graph is None or self._shape != shape:
+            self._shape, self._graph = shape, export_graph(eager, template=True)
+        model = with_weights(self._graph, eager)
+        if model is None:  # a weight without a place of its own
             model = export_graph(eager)
-            self._shape, self._graph = shape, model
         int8 = precision == "int8"
         write_model(model, folder, int8, self._settings.reduce_range)
         session = open_session(folder / FILE, threads=1)

@@ -8,6 +8,7 @@ the same graph.
 
 from __future__ import annotations
 
+import copy
 import io
 import warnings
 from typing import Any, cast
@@ -23,8 +24,12 @@ OPSET = 17
 PROTOBUF_LIMIT_BYTES = 2**31
 
 
-def export_graph(eager: EagerModel) -> onnx.ModelProto:
+def export_graph(eager: EagerModel, template: bool = False) -> onnx.ModelProto:
     """Export the original.
+
+    Args:
+        template: Export it with random weights, for `with_weights`: the exporter merges tensors
+            that are equal, as the biases of a new model are.
 
     Raises:
         TraceError: An operator has no ONNX form, or the weights are over protobuf's 2 GiB.
@@ -32,6 +37,11 @@ def export_graph(eager: EagerModel) -> onnx.ModelProto:
     weights = sum(tensor.nbytes for tensor in eager.module.state_dict().values())
     if weights >= PROTOBUF_LIMIT_BYTES:
         raise TraceError(f"{weights} bytes of weights: an ONNX file of over 2 GiB is not supported")
+    module = copy.deepcopy(eager.module) if template else eager.module
+    if template:
+        with torch.no_grad():
+            for tensor in module.parameters():
+                tensor.normal_()
     # Two rows of other lengths: a sample of one row lets an exporter freeze the batch to one.
     mask = torch.ones(2, 9, dtype=torch.int64)
     mask[1, 5:] = 0
@@ -46,7 +56,7 @@ def export_graph(eager: EagerModel) -> onnx.ModelProto:
         warnings.simplefilter("ignore")  # deprecated, and the faster of the two (see above)
         try:
             torch.onnx.export(
-                eager.module,
+                module,
                 tuple(sample[name] for name in eager.inputs),
                 cast(Any, buffer),  # declared as a path; this exporter takes a buffer too
                 input_names=eager.inputs,
@@ -70,19 +80,19 @@ def with_weights(graph: onnx.ModelProto, eager: EagerModel) -> onnx.ModelProto |
         A new graph, or None where a weight has no place of its own in the graph.
     """
     state: dict[str, Any] = dict(eager.module.state_dict())
-    copy = onnx.ModelProto()
-    copy.CopyFrom(graph)
-    for tensor in copy.graph.initializer:
+    own = onnx.ModelProto()
+    own.CopyFrom(graph)
+    for tensor in own.graph.initializer:
         if tensor.name not in state:
             return None
         array = state[tensor.name].numpy()
         if list(tensor.dims) != list(array.shape):
             return None
         tensor.raw_data = np.ascontiguousarray(array).tobytes()
-    used = {tensor.name for tensor in copy.graph.initializer}
+    used = {tensor.name for tensor in own.graph.initializer}
     # A parameter that was folded into the graph would silently keep the first model's values.
     parameters = {name for name, _ in eager.module.named_parameters()}
-    return copy if parameters <= used | _unused(graph, eager) else None
+    return own if parameters <= used | _unused(graph, eager) else None
 
 
 def _unused(graph: onnx.ModelProto, eager: EagerModel) -> set[str]:
