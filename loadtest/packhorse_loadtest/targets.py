@@ -86,6 +86,9 @@ def find_fleet(url: str | None, plan_file: Path | None) -> Fleet:
         instances = len(deployment.servers)
     if not targets:
         raise InvalidInput("no model is served there: deploy a plan that has some")
+    targets = [target for target in targets if target.task != "tensor"]
+    if not targets:
+        raise InvalidInput("all models there take tensors (task tensor): no text can be sent")
     return Fleet(targets, instances, price)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from packhorse.artifact import Artifact
+from packhorse.artifact import Artifact, TensorSpec
 from packhorse.errors import Corrupt, InvalidInput
 from packhorse.ids import model_key
 from packhorse.settings import load_settings, setting_options
@@ -224,11 +224,17 @@ def _receipt(a: Artifact) -> str:
     agreement = a.equality.label_agreement
     agrees = "" if agreement is None else f", labels agree on {agreement:.1%} of the texts"
     cost = a.cost
+    moved = a.equality.max_score_diff
+    if isinstance(moved, float):
+        agrees += f", probabilities move by {moved:.3f} at most"
     lines = [
         f"{a.id}  version {a.version}, {a.variant}, {a.task}",
         f"  source    {a.source.uri} ({a.source.revision[:12]})",
         f"  files     {len(a.files)}, {format_bytes(a.total_bytes)}",
-        f"  labels    {', '.join(a.labels)}" if a.labels else f"  pooling   {a.pooling}",
+        f"  labels    {', '.join(a.labels)}" if a.labels else f"  pooling   {a.pooling or 'none'}",
+        *(f"  input     {_tensor(item)}" for item in a.inputs),
+        *(f"  output    {_tensor(item)}" for item in a.outputs),
+        f"  built     {', '.join(f'{name} {what}' for name, what in a.built_with.items())}",
         f"  equality  max difference {a.equality.max_abs_diff:.2e} in {a.equality.samples} cases"
         f"{agrees}; against {a.equality.reference}",
         f"  memory    {format_bytes(cost.private_bytes)} private, "
@@ -242,7 +248,15 @@ def _receipt(a: Artifact) -> str:
             f"P50 {format_seconds(row.p50_seconds)}, P90 {format_seconds(row.p90_seconds)}"
         )
     lines.append(f"  measured  {cost.cpu}, {cost.runtime}, {cost.threads} thread")
+    lines.append(f"  verified  {a.verified_on.cpu_model} ({' '.join(a.verified_on.features)})")
+    refused = a.refused if isinstance(a.refused, dict) else {}
+    lines += [f"  refused   {precision}: {why}" for precision, why in refused.items()]
+    lines += [f"  note      {a.note}"] if isinstance(a.note, str) else []
     return "\n".join(lines) + "\n"
+
+
+def _tensor(spec: TensorSpec) -> str:
+    return f"{spec.name} {spec.dtype} {spec.shape}"
 
 
 def _repository(flags: dict[str, object]) -> Any:

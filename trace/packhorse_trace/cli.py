@@ -80,6 +80,7 @@ def run(
     """
     from packhorse_trace.planning import Result
     from packhorse_trace.report import print_report
+    from packhorse_trace.workers import trace_here
 
     settings = load_settings({**flags, "catalog": catalog})
     specs = load_catalog(settings.catalog, settings.processor)
@@ -97,10 +98,10 @@ def run(
         missing = missing_compilers({name for spec in chosen for name in spec.processors})
         for processor in sorted(missing):
             there = for_processors(chosen, {processor})
-            results += trace_in_image(processor, there, settings, force, bool(only))
+            results += trace_in_image(processor, there, settings, force, chosen=bool(only))
         chosen = for_processors(chosen, set(PROCESSORS) - missing)
     if chosen:
-        results += _trace_here(chosen, settings, force)
+        results += trace_here(chosen, settings, force)
     sys.exit(print_report(results, settings, as_json))
 
 
@@ -167,10 +168,6 @@ def for_processors(specs: list[ModelSpec], processors: set[str]) -> list[ModelSp
         for spec in specs
     ]
     return [spec for spec in kept if spec.processors]
-
-
-def _trace_here(specs: list[ModelSpec], settings: object, force: bool) -> list[object]:
-    raise NotImplementedError
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...]:

@@ -128,7 +128,7 @@ def _make(
     files = file_records(folder)
     compiled_length = max(compiled.sequence_lengths)  # -1 is any
     longest = min(source.max_length, compiled_length) if compiled_length > 0 else source.max_length
-    equality, notes = _prove(eager, compiled, spec, folder, longest, settings)
+    equality, notes = prove(eager, compiled, spec, folder, longest, settings)
     cost = sibling.cost_of(job, files) if sibling else None
     cost = cost or tracer.measure(compiled, folder, spec, longest)
     embeds = spec.task == "feature-extraction"
@@ -146,11 +146,18 @@ def _make(
     return Made(job, artifact, folder, notes)
 
 
-def _prove(
+def prove(
     eager: EagerModel, compiled: Compiled, spec: ModelSpec, folder: Path, longest: int,
     settings: Settings,
 ) -> tuple[records.Equality, tuple[str, ...]]:  # fmt: skip
-    """Compare what was made with its original, where it can run; return notes too."""
+    """Compare what was made with its original, where it can run.
+
+    Returns:
+        The figures, and notes for a person.
+
+    Raises:
+        NotEqual: It differs, or cannot run here and may not be published unproven.
+    """
     from packhorse_trace.verify import verify
 
     if compiled.unproven:

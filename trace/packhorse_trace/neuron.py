@@ -7,6 +7,7 @@ SDKs' documentation and held to it by tests; not run on hardware.
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,7 +127,9 @@ class NeuronTracer:
                 compiled = self._reused(sdk, length, eager)
                 if compiled is None:
                     try:
-                        compiled = self._sdk.compile(sdk, eager.module, inputs, arguments)
+                        with warnings.catch_warnings():
+                            warnings.simplefilter("ignore")  # what was frozen, `verify` finds
+                            compiled = self._sdk.compile(sdk, eager.module, inputs, arguments)
                     except Exception as err:  # of the compiler: a subprocess, of every kind
                         raise TraceError(
                             f"the Neuron compiler refuses batch {spec.batch} of {length} tokens: "
