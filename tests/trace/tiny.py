@@ -22,31 +22,34 @@ SETTINGS = Settings(min_label_agreement=0.0, min_cosine=-1.0)
 
 def save_tiny(
     folder: Path, kind: str = "bert", labels: int = 3, seed: int = 0, embed: bool = False,
-    task: str = "text-classification",
+    task: str = "text-classification", positions: int = 64,
 ) -> Path:  # fmt: skip
     """Save a model with random weights; the same seed gives the same weights."""
     torch.manual_seed(seed)
     config: Any
+    sizes = {**SIZES, "max_position_embeddings": positions}
     if kind == "bert":
-        config = transformers.BertConfig(**SIZES, num_labels=labels)
+        config = transformers.BertConfig(**sizes, num_labels=labels)
+    elif kind == "minilm":  # BERT, narrow for its depth
+        config = transformers.BertConfig(**{**sizes, "num_hidden_layers": 6}, num_labels=labels)
     elif kind == "distilbert":
         config = transformers.DistilBertConfig(
             vocab_size=200, dim=32, n_layers=2, n_heads=2, hidden_dim=64,
-            max_position_embeddings=64, num_labels=labels,
+            max_position_embeddings=positions, num_labels=labels,
         )  # fmt: skip
     elif kind == "electra":
-        config = transformers.ElectraConfig(**SIZES, embedding_size=16, num_labels=labels)
+        config = transformers.ElectraConfig(**sizes, embedding_size=16, num_labels=labels)
     elif kind == "albert":
-        config = transformers.AlbertConfig(**SIZES, embedding_size=16, num_labels=labels)
+        config = transformers.AlbertConfig(**sizes, embedding_size=16, num_labels=labels)
     elif kind == "deberta-v2":
         config = transformers.DebertaV2Config(
-            **SIZES, num_labels=labels, relative_attention=True, position_buckets=16,
+            **sizes, num_labels=labels, relative_attention=True, position_buckets=16,
             norm_rel_ebd="layer_norm", share_att_key=True, pos_att_type=["p2c", "c2p"],
             position_biased_input=False, type_vocab_size=0,
         )  # fmt: skip
     else:
         config = transformers.RobertaConfig(
-            **SIZES, num_labels=labels, pad_token_id=0, type_vocab_size=1
+            **sizes, num_labels=labels, pad_token_id=1, type_vocab_size=1
         )
     heads: dict[str, Any] = {
         "text-classification": transformers.AutoModelForSequenceClassification,
