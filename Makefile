@@ -2,12 +2,13 @@
 PYTHON ?= python3
 TORCH_INDEX ?=
 TEST ?= seq
+PROCESSOR ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo demo-models build trace pack deploy test status stop check bench mutants clean
+.PHONY: help demo demo-models build trace pack deploy test status stop check slow bench mutants clean
 .DEFAULT_GOAL := help
 
 help: ## Show this.
@@ -36,8 +37,8 @@ build: ## Make the container image of an instance family (not in this version).
 	@echo "make build: images are not part of this version; make deploy runs servers as processes" >&2
 	@exit 2
 
-trace: $(READY) ## Compile the catalog's models into the store.
-	@$(BIN)/packhorse trace
+trace: $(READY) ## Compile the catalog's models into the store (PROCESSOR=cpu, gpu, inf1 or inf2).
+	@$(BIN)/packhorse trace --container auto $(if $(PROCESSOR),--processor $(PROCESSOR))
 
 pack: $(READY) ## Plan the cheapest fleet.
 	@$(BIN)/packhorse pack
@@ -59,13 +60,16 @@ check: $(READY) demo-models ## Run every check and test of the project itself.
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q -m "not slow"
+
+slow: $(READY) demo-models ## Run the tests that take minutes each.
+	@$(BIN)/python -m pytest -q -m slow
 
 bench: demo ## Measure speed, each figure as a ratio in the same run.
 	@$(BIN)/python -m benchmarks.inference
 	@$(BIN)/python -m benchmarks.pull
 
-mutants: $(READY) ## Break the code in forty ways; each must be caught by a test.
+mutants: $(READY) ## Break the code as docs/testing.md lists; each must be caught by a test.
 	@$(BIN)/python tests/mutants.py
 
 clean: stop ## Stop the servers and remove what was made, the environment excepted.

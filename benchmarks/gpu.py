@@ -89,7 +89,9 @@ def check(source: Path, precision: Any, folder: Path, small: bool) -> dict[str, 
         inputs=None, batch=8, expected_rps=1.0, latency_target_ms=None, replicas=1, pinned=False,
         version=None, samples=None, where="benchmark",
     )  # fmt: skip
-    settings = Settings(min_label_agreement=0.0)  # random weights have no margins
+    settings = Settings(
+        min_label_agreement=0.0, max_score_noise=1e9
+    )  # random weights have no margins
     store = str(folder / "store")
     repository = Repository.open(store)
     repository.objects.prepare()

@@ -67,7 +67,9 @@ class Equality(msgspec.Struct, frozen=True):
         samples: Inputs compared.
         max_abs_diff: Largest absolute difference of any output number.
         label_agreement: Share of texts with the same best label; None where there are no labels.
-        max_score_diff: Largest change of a label's probability, where labels are approximate.
+        max_score_diff: Largest change of a label's probability, where numbers were rounded.
+        score_noise: Size of the scores' changes by rounding, per size of their own differences
+            from text to text (root mean squares); None where there is one text.
     """
 
     reference: str
@@ -75,6 +77,7 @@ class Equality(msgspec.Struct, frozen=True):
     max_abs_diff: float
     label_agreement: float | None
     max_score_diff: float | msgspec.UnsetType = msgspec.UNSET
+    score_noise: float | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class Shared(msgspec.Struct, frozen=True):

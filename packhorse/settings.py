@@ -64,9 +64,10 @@ class Settings(BaseModel):
         "refuses the model (rounded up to whole texts). Give a model `samples` of its own texts to "
         "make this meaningful.",
     )  # fmt: skip
-    max_score_diff: float = Field(
-        1.0, gt=0, le=1,
-        description="Largest change of a probability by int8, on any sample text.",
+    max_score_noise: float = Field(
+        0.5, gt=0,
+        description="Largest change of scores by int8, per their own differences from text to "
+        "text (root mean squares); above it, `trace` refuses the model.",
     )  # fmt: skip
     min_cosine: float = Field(
         0.95, ge=-1, le=1,

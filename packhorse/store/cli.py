@@ -224,9 +224,11 @@ def _receipt(a: Artifact) -> str:
     agreement = a.equality.label_agreement
     agrees = "" if agreement is None else f", labels agree on {agreement:.1%} of the texts"
     cost = a.cost
-    moved = a.equality.max_score_diff
+    moved, noise = a.equality.max_score_diff, a.equality.score_noise
     if isinstance(moved, float):
         agrees += f", probabilities move by {moved:.3f} at most"
+    if isinstance(noise, float):
+        agrees += f", score noise {noise:.2f}"
     lines = [
         f"{a.id}  version {a.version}, {a.variant}, {a.task}",
         f"  source    {a.source.uri} ({a.source.revision[:12]})",

@@ -101,7 +101,7 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def trace(tmp_path: Path, *specs: Any, **settings: Any) -> list[Result]:
     repository = Repository.open(str(tmp_path / "s"))
     repository.objects.prepare()
-    chosen = Settings(min_label_agreement=0.0, **settings)
+    chosen = Settings(min_label_agreement=0.0, max_score_noise=1e9, **settings)
     jobs, results = plan_jobs(specs, repository, chosen)
     run_jobs(jobs, str(tmp_path / "s"), chosen, results.append)
     return results

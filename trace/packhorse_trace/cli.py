@@ -52,7 +52,7 @@ def trace() -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @setting_options(
-    "store", "processor", "jobs", "reduce_range", "min_label_agreement", "max_score_diff",
+    "store", "processor", "jobs", "reduce_range", "min_label_agreement", "max_score_noise",
     "min_cosine", "max_abs_diff", "publish_unproven",
 )  # fmt: skip
 def run(

@@ -22,6 +22,7 @@ from packhorse_trace.decisions import (
     check_decisions,
     doubts,
     score_difference,
+    score_noise,
     shared_decisions,
 )
 from packhorse_trace.samples import SHAPES, Encoded, random_batch
@@ -116,10 +117,10 @@ def verify(
     equality = Equality(f"eager torch {torch.__version__} fp32", cases, worst, agreement)
     if exact:
         return equality, []
-    moved = score_difference(answers, wanted, output)
-    check_decisions(answers, wanted, output, agreement, moved, settings)
+    moved, noise = (f(answers, wanted, output) for f in (score_difference, score_noise))
+    check_decisions(answers, wanted, output, agreement, noise, settings)
     if moved is not None:
-        equality = Equality(equality.reference, cases, worst, agreement, moved)
+        equality = Equality(equality.reference, cases, worst, agreement, moved, noise)
     return equality, doubts(texts, wanted, output)
 
 
