@@ -184,6 +184,10 @@ class Repository:
 
         return artifact if all(is_there(file) for file in artifact.files) else None
 
+    def withdraw(self, model_id: str, version: str, variant: str) -> None:
+        """Take a variant back that has been refused since; its blobs stay for `gc`."""
+        self.objects.delete(f"{artifact_prefix(model_id, version, variant)}/artifact.json")
+
     def sizes(self) -> dict[str, int]:
         """List all of the store: bytes by key."""
         return {

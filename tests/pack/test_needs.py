@@ -43,6 +43,15 @@ def test_what_cannot_be_packed_yet_is_named(tmp_path: Path) -> None:
     assert "is for gpu" in missing["a"]
 
 
+def test_what_auto_became_is_packed(tmp_path: Path) -> None:
+    store = str(tmp_path / "s")
+    publish(store, tmp_path / "a", "a", variant="cpu-fp32")
+    spec = make_spec(tmp_path / "a", "a", precision="auto")
+    assert read_needs([spec], Repository.open(store))[0][0].model.variant == "cpu-fp32"
+    publish(store, tmp_path / "a", "a", variant="cpu-int8")
+    assert read_needs([spec], Repository.open(store))[0][0].model.variant == "cpu-int8"
+
+
 def test_a_named_version_is_packed_although_there_is_a_newer_one(tmp_path: Path) -> None:
     store = str(tmp_path / "s")
     old = publish(store, tmp_path / "a", "a")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from tokenizers import Tokenizer
 
 from packhorse.artifact import Artifact
 from packhorse.catalog import ModelSpec
@@ -91,6 +92,23 @@ def test_the_tokenizer_is_published_without_padding_or_truncation_of_its_own(
     _, folder = pulled(tmp_path, "m", "cpu-fp32")
     published = json.loads((folder / "tokenizer.json").read_text())
     assert (published["padding"], published["truncation"]) == (None, None)
+
+
+def test_a_tokenizer_that_pads_on_the_left_changes_nothing(tmp_path: Path) -> None:
+    source = save_tiny(tmp_path / "m")
+    trace(tmp_path / "s", make_spec(source))
+    known, folder = pulled(tmp_path, "m", "cpu-fp32")
+    tokenizer = Tokenizer.from_file(str(source / "tokenizer.json"))
+    tokenizer.enable_padding(direction="left", length=40)
+    tokenizer.save(str(source / "tokenizer.json"))
+    assert [r.status for r in trace(tmp_path / "s", make_spec(source))] == ["traced"]
+    left, there = pulled(tmp_path, "m", "cpu-fp32")
+    assert left.version != known.version
+    answers = [
+        load_model(artifact, at, 1, Encoders()).answer(Text("hello"), {})
+        for artifact, at in ((known, folder), (left, there))
+    ]
+    assert answers[0] == answers[1]
 
 
 def test_tensors_from_64_kib_on_are_files_of_their_own(tmp_path: Path) -> None:

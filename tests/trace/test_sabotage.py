@@ -20,11 +20,11 @@ from tests.trace.tiny import make_spec, save_tiny
 pytestmark = pytest.mark.integration
 
 
-def trace(tmp_path: Path, source: Path, **facts: Any) -> Result:
+def trace(tmp_path: Path, source: Path, force: bool = False, **facts: Any) -> Result:
     """Trace with the settings that users have."""
     repository, settings = Repository.open(str(tmp_path / "s")), load_settings(folder=tmp_path)
     repository.objects.prepare()
-    jobs, results = plan_jobs([make_spec(source, **facts)], repository, settings)
+    jobs, results = plan_jobs([make_spec(source, **facts)], repository, settings, force)
     run_jobs(jobs, str(tmp_path / "s"), settings, results.append)
     (result,) = results
     assert (result.status == "failed") == (list(repository.artifacts()) == [])
@@ -162,8 +162,22 @@ def test_int8_of_a_few_weights_times_a_thousand_is_caught(
     artifact = Repository.open(str(tmp_path / "s")).artifact("m", result.version, "cpu-fp32")
     assert isinstance(artifact.refused, dict)
     assert re.match(says, artifact.refused["int8"])
+    assert not list((tmp_path / "s").glob("models/m/*/cpu-int8/artifact.json"))
     again = trace(tmp_path, source, precision="auto", samples=tenant / "held_out.txt")
     assert (again.status, again.variant) == ("unchanged", "cpu-fp32")
+
+
+def test_an_int8_that_passed_looser_settings_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = save_tiny(tmp_path / "m")
+    monkeypatch.setenv("PACKHORSE_MAX_SCORE_NOISE", "100")
+    assert trace(tmp_path, source, precision="auto").variant == "cpu-int8"
+    monkeypatch.delenv("PACKHORSE_MAX_SCORE_NOISE")
+    assert trace(tmp_path, source, precision="auto").status == "unchanged"
+    assert trace(tmp_path, source, force=True, precision="auto").variant == "cpu-fp32"
+    repository = Repository.open(str(tmp_path / "s"))
+    assert repository.variants("m", repository.latest("m")) == ["cpu-fp32"]
 
 
 def test_texts_that_prove_little_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def test_the_length_is_the_least_of_all_limits(tmp_path: Path) -> None:
 
 def test_roberta_reads_fewer_tokens_than_it_has_positions(tmp_path: Path) -> None:
     spec = make_spec(save_tiny(tmp_path, "roberta"))
-    assert read_source(spec).max_length == 63  # padding id 0: positions are counted from 1
+    assert read_source(spec).max_length == 62  # padding id 1: positions are counted from 2
 
 
 def test_pooling_is_read_from_sentence_transformers_files(tmp_path: Path) -> None:

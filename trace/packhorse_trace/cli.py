@@ -52,7 +52,8 @@ def trace() -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @setting_options(
-    "store", "processor", "jobs", "reduce_range", "min_label_agreement", "max_score_noise",
+    "store", "processor", "jobs", "reduce_range", "int8_scales",
+    "min_label_agreement", "max_score_noise",
     "min_cosine", "max_abs_diff", "publish_unproven",
 )  # fmt: skip
 def run(

@@ -24,6 +24,7 @@ class CpuTracer:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._rows = settings.int8_scales == "row"
         self._shape = ""
         self._graph: onnx.ModelProto | None = None
 
@@ -34,7 +35,8 @@ class CpuTracer:
         return f"cpu-{precision}"
 
     def options(self) -> dict[str, object]:
-        return {"reduce_range": self._settings.reduce_range}
+        options: dict[str, object] = {"reduce_range": self._settings.reduce_range}
+        return {**options, "int8_scales": "row"} if self._rows else options
 
     def compile(
         self, eager: EagerModel, spec: ModelSpec, precision: str, shape: str, folder: Path
@@ -55,7 +57,7 @@ class CpuTracer:
         if model is None:  # a weight without a place of its own
             model = export_graph(eager)
         int8 = precision == "int8"
-        write_model(model, folder, int8, self._settings.reduce_range)
+        write_model(model, folder, int8, self._settings.reduce_range, self._rows)
         session = open_session(folder / FILE, threads=1)
         return Compiled(
             processor="cpu",
@@ -65,12 +67,13 @@ class CpuTracer:
             outputs=session_outputs(session),
             batch_sizes=[-1],
             sequence_lengths=[-1],
-            # int8 takes one activation scale per tensor, so neighbours and padding move it.
-            invariant=not int8,
+            # With one activation scale per tensor, neighbours and padding move an int8 answer.
+            invariant=not int8 or self._rows,
             built_with={
                 **torch_versions(),
                 "onnx": onnx.__version__,
                 "onnxruntime": onnxruntime.__version__,
+                **({"int8_scales": "row"} if int8 and self._rows else {}),
             },
         )
 

@@ -45,6 +45,13 @@ class Made:
     folder: Path
     notes: tuple[str, ...]
 
+    @property
+    def refused_variants(self) -> list[str]:
+        """The variants that were tried before this one, and not published."""
+        refused = self.artifact.refused
+        names = refused if isinstance(refused, dict) else {}
+        return [variant for precision, variant in self.job.choices if precision in names]
+
     def serves(self, job: Job) -> bool:
         """Tell whether the same would be made of another job: only the model's id differs."""
         mine, its = self.job, job

@@ -15,17 +15,26 @@ import onnxruntime
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
+from packhorse_trace.row_int8 import quantize_rows
+
 EXTERNAL_BYTES = 64 * 1024
 """Tensors from this size on are a file each, so that models that share one store it once."""
 
 
-def write_model(graph: onnx.ModelProto, folder: Path, int8: bool, reduce_range: bool) -> None:
+def write_model(
+    graph: onnx.ModelProto,
+    folder: Path,
+    int8: bool = False,
+    reduce_range: bool = True,
+    rows: bool = False,
+) -> None:
     """Write `model.onnx` and `weights/<sha256>` into a folder.
 
     Args:
         graph: As exported, with weights inside.
         int8: Quantize matrices per output channel, and embedding tables, to 8 bits.
         reduce_range: Use 7 of the 8 bits; see the setting of that name.
+        rows: Take a scale for each row of activations; see `row_int8`.
     """
     level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     scratch = folder / "scratch"
@@ -39,8 +48,10 @@ def write_model(graph: onnx.ModelProto, folder: Path, int8: bool, reduce_range: 
         logging.getLogger().debug("quantizing %s", exported)
         quantize_dynamic(
             folded, quantized, per_channel=True, reduce_range=reduce_range,
-            weight_type=QuantType.QInt8,
+            weight_type=QuantType.QInt8, op_types_to_quantize=["Gather"] if rows else None,
         )  # fmt: skip
+        if rows:
+            onnx.save(quantize_rows(onnx.load(quantized), reduce_range), quantized)
         exported = quantized
     _optimise(exported, final, level)
     _externalise(onnx.load(final), folder)

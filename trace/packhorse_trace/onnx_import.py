@@ -43,7 +43,7 @@ def import_onnx(
         original = onnxruntime.InferenceSession(
             model.SerializeToString(), _plain(), providers=["CPUExecutionProvider"]
         )
-        write_model(model, folder, int8=False, reduce_range=False)
+        write_model(model, folder)
         session = open_session(folder / FILE, threads=1)
     except (InvalidInput, TraceError) as err:
         raise TraceError(f"{source.path}: {err}") from err

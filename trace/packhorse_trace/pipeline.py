@@ -40,6 +40,8 @@ def run_jobs(
                 else:
                     made = make(job, tracers[job.processor], settings, folder, last)
                 added = repository.publish(made.artifact, made.folder)
+                for variant in made.refused_variants:  # it may have passed other settings once
+                    repository.withdraw(job.spec.id, job.version, variant)
                 last = made
                 result = _traced(job, made, added, time.monotonic() - start)
             except Exception as err:
