@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packhorse.catalog import ModelSpec
 from packhorse.errors import MissingPackage, TraceError
 from packhorse_trace.source import file_digest, version_of
+
+if TYPE_CHECKING:
+    import onnx
 
 SUFFIXES = {".onnx": "cpu-onnx", ".pt": "cpu-torchscript"}
 """What is taken, and the variant that it becomes: it is published as it is."""
@@ -87,7 +92,7 @@ def _external_files(path: Path) -> tuple[Path, ...]:
         raise TraceError(f"{path} is not an ONNX file: it holds no graph")
     names = {
         entry.value
-        for tensor in onnx.external_data_helper._get_all_tensors(model)
+        for tensor in _tensors(model.graph)
         for entry in tensor.external_data
         if entry.key == "location"
     }
@@ -100,3 +105,13 @@ def _external_files(path: Path) -> tuple[Path, ...]:
                 f"{path} keeps its weights in {name[:100]!r}, which is not there: put it beside"
             )
     return tuple(folder / name for name in sorted(names))
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Yield every tensor of a graph, those of loops and branches included."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _tensors(inner)
