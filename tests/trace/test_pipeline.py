@@ -150,6 +150,20 @@ def test_a_second_run_does_nothing_and_needs_no_torch(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["unchanged"] == 1
 
 
+def test_auto_falls_back_to_fp32_and_takes_back_what_passed_looser_settings(tmp_path: Path) -> None:
+    spec = make_spec(save_tiny(tmp_path / "m"), precision="auto")
+    assert [result.variant for result in trace(tmp_path / "s", spec)] == ["cpu-int8"]
+    strict = SETTINGS.model_copy(update={"max_score_noise": 0.001})
+    repository = Repository.open(str(tmp_path / "s"))
+    jobs, results = plan_jobs([spec], repository, strict, force=True)
+    run_jobs(jobs, str(tmp_path / "s"), strict, results.append)
+    (result,) = results
+    assert result.variant == "cpu-fp32"
+    assert result.notes[0].startswith("fp32, since int8 was refused: rounding changes the scores")
+    assert repository.variants("m", result.version) == ["cpu-fp32"]
+    assert [result.status for result in trace(tmp_path / "s", spec)] == ["unchanged"]
+
+
 def test_what_the_settings_ask_for_is_the_latest_again_after_an_experiment(tmp_path: Path) -> None:
     spec = make_spec(save_tiny(tmp_path / "m"))
     trace(tmp_path / "s", spec)

@@ -167,19 +167,6 @@ def test_int8_of_a_few_weights_times_a_thousand_is_caught(
     assert (again.status, again.variant) == ("unchanged", "cpu-fp32")
 
 
-def test_an_int8_that_passed_looser_settings_is_taken_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = save_tiny(tmp_path / "m")
-    monkeypatch.setenv("PACKHORSE_MAX_SCORE_NOISE", "100")
-    assert trace(tmp_path, source, precision="auto").variant == "cpu-int8"
-    monkeypatch.delenv("PACKHORSE_MAX_SCORE_NOISE")
-    assert trace(tmp_path, source, precision="auto").status == "unchanged"
-    assert trace(tmp_path, source, force=True, precision="auto").variant == "cpu-fp32"
-    repository = Repository.open(str(tmp_path / "s"))
-    assert repository.variants("m", repository.latest("m")) == ["cpu-fp32"]
-
-
 def test_texts_that_prove_little_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = save_tiny(tmp_path / "m")
     model: Any = transformers.BertForSequenceClassification.from_pretrained(source)
