@@ -15,7 +15,7 @@ import msgspec
 from packhorse.artifact import Artifact, File, decode_record
 from packhorse.errors import Corrupt, InvalidInput, StoreError
 from packhorse.ids import artifact_prefix, blob_key, model_key
-from packhorse.store.objects import Objects, open_objects
+from packhorse.store.objects import Found, Objects, open_objects
 
 CHUNK_BYTES = 512 * 1024
 """What is read, hashed and written at once: small enough to stay in a core's cache."""
@@ -115,10 +115,20 @@ class Repository:
             return found.sha256 == file.sha256
         return self._blob_fault(file.sha256, file.bytes) is None
 
-    def mark_latest(self, model_id: str, version: str) -> None:
-        """Make a published version the one that is taken where none is named."""
+    def mark_latest(
+        self, model_id: str, version: str, listed: Mapping[str, Found] | None = None
+    ) -> None:
+        """Make a published version the one that is taken where none is named.
+
+        Args:
+            listed: What `listed()` gave, for whoever marks many.
+        """
         key = f"models/{model_key(model_id)}/latest.json"
         data = msgspec.json.encode(Latest(version))
+        found = listed.get(key) if listed is not None else None
+        # S3 tags a small object with its MD5, unless it encrypts with a key of one's own.
+        if found and found.tag == f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"':
+            return
         if self.objects.read(key) != data:
             self.objects.write(key, data)
 
@@ -160,15 +170,15 @@ class Repository:
         return _same(Artifact.decode(data, f"{prefix}/artifact.json"), prefix)
 
     def published(
-        self, model_id: str, version: str, variant: str, sizes: Mapping[str, int] | None = None
+        self, model_id: str, version: str, variant: str, listed: Mapping[str, Found] | None = None
     ) -> Artifact | None:
         """Return a model's record if it has been published, blobs and all.
 
         Args:
-            sizes: What `sizes()` gave, for whoever asks for many.
+            listed: What `listed()` gave, for whoever asks for many.
         """
         key = f"{artifact_prefix(model_id, version, variant)}/artifact.json"
-        if sizes is not None and key not in sizes:
+        if listed is not None and key not in listed:
             return None
         try:
             artifact = self.artifact(model_id, version, variant)
@@ -177,9 +187,7 @@ class Repository:
 
         def is_there(file: File) -> bool:
             blob = blob_key(file.sha256)
-            if sizes is not None:
-                return sizes.get(blob) == file.bytes
-            found = self.objects.find(blob)
+            found = self.objects.find(blob) if listed is None else listed.get(blob)
             return found is not None and found.bytes == file.bytes
 
         return artifact if all(is_there(file) for file in artifact.files) else None
@@ -188,12 +196,11 @@ class Repository:
         """Take a variant back that has been refused since; its blobs stay for `gc`."""
         self.objects.delete(f"{artifact_prefix(model_id, version, variant)}/artifact.json")
 
-    def sizes(self) -> dict[str, int]:
-        """List all of the store: bytes by key."""
+    def listed(self) -> dict[str, Found]:
+        """List all of the store, by key."""
         return {
-            found.key: found.bytes for root in ("models", "blobs")
-            for found in self.objects.list(root)
-        }  # fmt: skip
+            found.key: found for root in ("models", "blobs") for found in self.objects.list(root)
+        }
 
     def tags(self, keys: Sequence[str]) -> dict[str, str]:
         """Return what changes when an object is written anew, for those keys that are there."""

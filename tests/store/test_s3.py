@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from packhorse.artifact import Artifact
@@ -92,3 +93,18 @@ def test_a_public_bucket_is_read_without_credentials(
 def test_an_s3_url_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput, match="write s3://bucket/prefix"):
         open_objects(url)
+
+
+def test_what_was_listed_saves_asking_and_never_misleads(store: str, tmp_path: Path) -> None:
+    first = publish(store, tmp_path / "m", "org/model")
+    repository = Repository.open(store)
+    repository.publish(msgspec.structs.replace(first, version="v2"), tmp_path / "m")
+    listed = repository.listed()
+    assert repository.published("org/model", "v1", "cpu-fp32", listed) == first
+    assert repository.published("org/model", "v3", "cpu-fp32", listed) is None
+    read = repository.objects.read
+    repository.objects.read = lambda key: pytest.fail("asked")  # type: ignore[method-assign]
+    repository.mark_latest("org/model", "v2", listed)
+    repository.objects.read = read  # type: ignore[method-assign]
+    repository.mark_latest("org/model", "v1", listed)
+    assert repository.latest("org/model") == "v1"

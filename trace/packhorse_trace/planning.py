@@ -12,6 +12,7 @@ from packhorse.artifact import Artifact
 from packhorse.catalog import ModelSpec
 from packhorse.errors import PackhorseError
 from packhorse.settings import Settings
+from packhorse.store.objects import Found
 from packhorse.store.repository import LIST_FROM, READS_AT_ONCE, Repository
 from packhorse_trace.ready import ReadyFile, read_ready
 from packhorse_trace.source import Source, locate, read_source
@@ -77,18 +78,18 @@ def plan_jobs(
         Jobs, those of one shape together, and the results of models that need no work.
     """
     sources = Sources(settings)
-    sizes = repository.sizes() if len(specs) >= LIST_FROM else None
+    listed = repository.listed() if len(specs) >= LIST_FROM else None
 
     def look(spec: ModelSpec) -> list[Job | Result]:
         found: list[Job | Result] = []
         for processor in spec.processors:
             try:
                 job = sources.job(spec, processor)
-                artifact = None if force else _published(job, repository, sizes)
+                artifact = None if force else _published(job, repository, listed)
                 if artifact is None:
                     found.append(job)
                     continue
-                repository.mark_latest(spec.id, job.version)
+                repository.mark_latest(spec.id, job.version, listed)
             except Exception as err:  # a source may be wrong in any way; the others are not
                 found.append(Result(spec.id, processor, "failed", reason=reason_of(err)))
                 continue
@@ -152,14 +153,16 @@ class Sources:
         return self._shapes[key]
 
 
-def _published(job: Job, repository: Repository, sizes: dict[str, int] | None) -> Artifact | None:
+def _published(
+    job: Job, repository: Repository, listed: dict[str, Found] | None
+) -> Artifact | None:
     """Return what is published of a job, if it is what the job would make.
 
     A version named in the catalog does not tell whether its source has changed since; and a
     second choice is what `auto` makes only where the first was tried and refused.
     """
     for index, (_, variant) in enumerate(job.choices):
-        artifact = repository.published(job.spec.id, job.version, variant, sizes)
+        artifact = repository.published(job.spec.id, job.version, variant, listed)
         if artifact is None:
             continue
         refused = {} if artifact.refused is msgspec.UNSET else artifact.refused
