@@ -54,7 +54,7 @@ def open_session(path: Path, threads: int) -> onnxruntime.InferenceSession:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # what fails is raised, and need not be printed too
     # Idle workers of one model must not burn the CPU that another model's inference needs.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     # The arena keeps the largest activation ever seen; hundreds of models would each keep one.

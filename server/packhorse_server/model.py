@@ -61,6 +61,8 @@ class Model:
             reason = str(err).splitlines()[0][:200]
             raise InvalidInput(f"the model cannot take these tensors: {reason}") from err
         if not _all_finite(outputs):
+            if self.artifact.task == "tensor":
+                raise InvalidInput("the model has no finite answer to these tensors: send others")
             raise PackhorseError(f"model {self.artifact.id!r} gave numbers that are not finite")
         return self.task.decode(outputs, parameters, encoded), encoded.cut
 

@@ -40,13 +40,23 @@ def save_mixed(path: Path) -> Path:
     return path
 
 
+def save_log(path: Path) -> Path:
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])
+    out = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])
+    graph = helper.make_graph([helper.make_node("Log", ["x"], ["y"])], "log", [value], [out])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
+    )
+    return path
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("tensor")
-    spec = make_spec(save_mixed(folder / "mixed.onnx"), "mixed", task="tensor", precision="auto")
-    (result,) = trace(folder / "s", spec)
-    assert result.reason == ""
-    with running(str(folder / "s"), folder / "c", ["mixed"]) as found:
+    files = {"mixed": save_mixed(folder / "mixed.onnx"), "log": save_log(folder / "log.onnx")}
+    specs = [make_spec(f, name, task="tensor", precision="auto") for name, f in files.items()]
+    assert [result.reason for result in trace(folder / "s", *specs)] == ["", ""]
+    with running(str(folder / "s"), folder / "c", list(files)) as found:
         yield found
 
 
@@ -130,6 +140,15 @@ def test_inputs_that_are_no_tensors_are_named(server: Running, inputs: Any, says
     answer = server.ask("mixed", inputs)
     assert answer.status_code == 400, answer.text
     assert says in answer.json()["error"]
+
+
+def test_an_answer_that_is_no_number_is_the_clients_mistake(server: Running) -> None:
+    big = 3.4e38
+    answer = server.ask("mixed", tensors(x={"data": [big, 0]}, k={"data": [2**31 - 1, 0]}))
+    assert answer.status_code == 200  # rounds to the same
+    answer = server.ask("log", [{"name": "x", "shape": [1], "datatype": "FP32", "data": [-1]}])
+    assert answer.status_code == 400
+    assert "no finite answer to these tensors" in answer.json()["error"]
 
 
 def test_tensors_whose_sizes_do_not_match_are_the_clients_mistake(server: Running) -> None:

@@ -135,6 +135,24 @@ def test_an_image_model_of_a_fixed_batch_answers_as_it_did(tmp_path: Path) -> No
         ask(tmp_path, "image", "cpu-onnx", tensor("image", two))
 
 
+def test_inputs_narrow_what_a_file_leaves_open(tmp_path: Path) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])], "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", "columns"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 3])],
+        [numpy_helper.from_array(np.ones((5, 3), np.float32), "w")],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    file = save(model, tmp_path / "open.onnx")
+    assert "give inputs in the catalog (models.yaml:1)" in publish(tmp_path, file).reason
+    narrowed = read_tensor_specs({"x": "float32 [-1, 5]"})
+    assert publish(tmp_path, file, inputs=narrowed).reason == ""
+    outputs = ask(tmp_path, "open", "cpu-onnx", tensor("x", np.ones((2, 5))))
+    assert outputs["y"].tolist() == [[5] * 3] * 2
+    with pytest.raises(InvalidInput, match=r"shape \[2, 6\] of 'x': send \[-1, 5\]"):
+        ask(tmp_path, "open", "cpu-onnx", tensor("x", np.ones((2, 6))))
+
+
 def test_weights_in_a_second_file_are_brought_along(tmp_path: Path) -> None:
     big = DRAW.standard_normal((64, 512)).astype(np.float32)
     graph = helper.make_graph(
@@ -230,6 +248,12 @@ def test_other_files_are_refused_with_the_way_out(tmp_path: Path) -> None:
     assert "take 'gpu' out" in publish(tmp_path, file, processors=("gpu",)).reason
     folder = save_tiny(tmp_path / "folder")
     assert "task 'tensor' takes a file" in publish(tmp_path, folder).reason
+    for wrong in ("int64 [1, 3, 299, 299]", "float32 [1, 3]", "float32 [1, 1, 299, 299]"):
+        reason = publish(tmp_path, file, inputs=read_tensor_specs({"image": wrong})).reason
+        assert (
+            f"input 'image' is float32 [-1, 3, 299, 299]; inputs (models.yaml:1) says {wrong}"
+            in reason
+        )
     unknown = read_tensor_specs({"picture": "float32 [1, 3, 299, 299]"})
     assert (
         "takes image; inputs (models.yaml:1) gives picture"

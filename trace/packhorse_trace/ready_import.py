@@ -83,7 +83,23 @@ def declared(found: Sequence[TensorSpec], spec: ModelSpec, source: ReadyFile) ->
             f"{', '.join(name or 'one without a name' for name in given) or 'none'}: give each"
         )
     by_name = {item.name or name: item for item, name in zip(spec.inputs, names, strict=True)}
+    for item in found:
+        _check_declared(item, by_name[item.name], spec)
     return [TensorSpec(name, by_name[name].dtype, by_name[name].shape) for name in names]
+
+
+def _check_declared(known: TensorSpec, given: TensorSpec, spec: ModelSpec) -> None:
+    """A catalog may narrow what an ONNX file says of an input, and not contradict it."""
+    if not known.dtype:  # TorchScript says nothing
+        return
+    fits = known.dtype == given.dtype and len(known.shape) == len(given.shape)
+    for size, own in zip(known.shape, given.shape, strict=False):
+        fits = fits and size in (-1, own)
+    if not fits:
+        raise TraceError(
+            f"input {known.name!r} is {known.dtype} {known.shape}; inputs ({spec.where}) says "
+            f"{given.dtype} {given.shape}: correct it"
+        )
 
 
 def _import_script(source: ReadyFile, spec: ModelSpec, folder: Path) -> tuple[Compiled, Run]:
@@ -155,8 +171,8 @@ def _check_types(specs: Sequence[TensorSpec], source: ReadyFile) -> None:
     for spec in specs:
         if spec.dtype not in DATATYPES:
             raise TraceError(
-                f"{source.path}: {spec.name!r} is a {spec.dtype}, which cannot be sent: make it a "
-                "tensor"
+                f"{source.path}: {spec.name!r} is a {spec.dtype}, which cannot be sent as JSON: "
+                f"cast it to a tensor of {', '.join(DATATYPES)}"
             )
 
 
