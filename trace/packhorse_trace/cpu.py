@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from packhorse.artifact import Cost
 from packhorse.catalog import ModelSpec
+from packhorse.errors import TraceError
 from packhorse.sessions.onnx import FILE, open_session, session_inputs, session_outputs
 from packhorse.settings import Settings
 from packhorse_trace.measure import measure_model, token_counts
@@ -57,7 +58,11 @@ class CpuTracer:
         if model is None:  # a weight without a place of its own
             model = export_graph(eager)
         int8 = precision == "int8"
-        write_model(model, folder, int8, self._settings.reduce_range, self._rows)
+        try:
+            write_model(model, folder, int8, self._settings.reduce_range, self._rows)
+        except Exception as err:  # of the quantizer, the checker and the runtime
+            reason = str(err).splitlines()[0][:300] if str(err) else type(err).__name__
+            raise TraceError(f"cannot be written as ONNX in {precision}: {reason}") from err
         session = open_session(folder / FILE, threads=1)
         return Compiled(
             processor="cpu",

@@ -114,8 +114,8 @@ def doubts(texts: Sequence[Encoded], wanted: Sequence[Array], output: str) -> li
         labels = {int(want.argmax()) for want in wanted}
         if len(labels) == 1:
             found.append(
-                "one label wins on all of the built-in texts: give samples of its own, or its "
-                "int8 is hardly judged"
+                "one label wins on all of the built-in texts: give samples of its own, or what "
+                "rounding does to it is hardly judged"
             )
     return found
 

@@ -103,10 +103,14 @@ def make(job: Job, tracer: Tracer, settings: Settings, folder: Path, sibling: Ma
     """
     if isinstance(job.source, ReadyFile):
         return _make_ready(job, job.source, settings, folder)
+    from packhorse_trace.torch_model import load_eager
+
+    eager = load_eager(job.source, job.spec.task)
     refused: dict[str, str] = {}
-    for precision, variant in job.choices:
+    for choice in job.choices:
+        precision = choice[0]
         try:
-            made = _make(job, job.source, precision, variant, tracer, settings, folder, sibling)
+            made = _make(job, job.source, eager, choice, tracer, settings, folder, sibling)
         except TraceError as err:
             refused[precision] = str(err)
             continue
@@ -115,20 +119,19 @@ def make(job: Job, tracer: Tracer, settings: Settings, folder: Path, sibling: Ma
         notes = [f"{precision}, since {name} was refused: {why}" for name, why in refused.items()]
         artifact = msgspec.structs.replace(made.artifact, refused=refused)
         return Made(job, artifact, made.folder, (*notes, *made.notes))
-    if len(refused) == 1:
+    if len(set(refused.values())) == 1:
         raise TraceError(next(iter(refused.values())))
     raise TraceError("; ".join(f"{precision}: {why}" for precision, why in refused.items()))
 
 
 def _make(
-    job: Job, source: Source, precision: str, variant: str, tracer: Tracer, settings: Settings,
-    folder: Path, sibling: Made | None,
+    job: Job, source: Source, eager: EagerModel, choice: tuple[str, str], tracer: Tracer,
+    settings: Settings, folder: Path, sibling: Made | None,
 ) -> Made:  # fmt: skip
     from packhorse_trace.tokenizer import write_tokenizer
-    from packhorse_trace.torch_model import load_eager
 
-    spec, folder = job.spec, folder / variant
-    eager = load_eager(source, spec.task)
+    (precision, variant), spec = choice, job.spec
+    folder = folder / variant
     compiled = tracer.compile(eager, spec, precision, job.shape, folder)
     _check_width(spec.task, source, compiled.outputs[0].shape[-1])
     write_tokenizer(source, folder / "tokenizer.json")

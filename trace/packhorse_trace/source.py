@@ -29,6 +29,10 @@ _READ = (
     "sentencepiece.bpe.model", "modules.json", "sentence_bert_config.json",
     "1_Pooling/config.json", "model.safetensors.index.json", "*.safetensors",
 )  # fmt: skip
+TOKENIZERS = (
+    "tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model",
+)  # fmt: skip
+"""Files of which one holds a tokenizer's vocabulary."""
 _NOT_SHAPE = frozenset(
     {"id2label", "label2id", "_name_or_path", "transformers_version", "torch_dtype", "dtype",
      "architectures"}
@@ -150,6 +154,11 @@ def read_source(spec: ModelSpec) -> Source:
         raise TraceError(
             f"source {folder} has no *.safetensors weights"
             f"{pickled if any(folder.glob('*.bin')) else ': save the model there'}"
+        )
+    if not any((folder / name).is_file() for name in TOKENIZERS):
+        # transformers would make one up that knows no word.
+        raise TraceError(
+            f"source {folder} has no tokenizer ({', '.join(TOKENIZERS)}): save it there"
         )
     try:
         config = json.loads((folder / "config.json").read_text("utf-8"))

@@ -141,9 +141,7 @@ def load_eager(source: Source, task: str) -> EagerModel:
             attn_implementation="eager", use_safetensors=True,
         )  # fmt: skip
     except Exception as err:  # a dozen kinds, for a dozen ways in which a folder can be wrong
-        raise TraceError(
-            f"transformers cannot load {source.folder}: {str(err).splitlines()[0][:300]}"
-        ) from err
+        raise TraceError(f"transformers cannot load {source.folder}: {_reason(err)}") from err
     missing = sorted(info["missing_keys"])
     if task == "feature-extraction":
         missing = [name for name in missing if not name.startswith("pooler.")]  # not used
@@ -165,5 +163,21 @@ def load_eager(source: Source, task: str) -> EagerModel:
         module = (TokenClassifier if task == "token-classification" else Classifier)(model, names)
     # On the wrapper too: an exporter restores the mode that it finds there, for all modules.
     module.float().eval()
+    if broken := [name for name, p in module.named_parameters() if not p.isfinite().all()]:
+        raise TraceError(
+            f"{source.folder}: weights {broken[0].removeprefix('model.')} hold numbers that are "
+            "not finite: train or save the model again"
+        )
     vocabulary = int(source.config["vocab_size"])
     return EagerModel(module, names, vocabulary, source.max_length, source.parameters)
+
+
+def _reason(err: Exception) -> str:
+    """Say in a line why a model does not load."""
+    line = (str(err).splitlines() or [""])[0][:300]
+    if "ignore_mismatched_sizes" in line:  # the report that it speaks of is for a terminal
+        return (
+            "its weights do not have the shapes that config.json says (labels, vocab_size, "
+            "max_position_embeddings, hidden_size …)"
+        )
+    return f"{type(err).__name__}: {line}" if isinstance(err, KeyError) or not line else line
