@@ -36,6 +36,19 @@ class OnnxSession:
         return answers
 
 
+def import_onnxruntime() -> Any:
+    """Import onnxruntime.
+
+    Raises:
+        MissingPackage: It is not installed.
+    """
+    try:
+        import onnxruntime
+    except ImportError as err:
+        raise MissingPackage("onnxruntime", "onnx") from err
+    return onnxruntime
+
+
 def open_session(path: Path, threads: int) -> onnxruntime.InferenceSession:
     """Load a published model file; its graph was optimised when it was traced.
 
@@ -46,10 +59,7 @@ def open_session(path: Path, threads: int) -> onnxruntime.InferenceSession:
         InvalidInput: The runtime cannot read the file.
         MissingPackage: onnxruntime is not installed.
     """
-    try:
-        import onnxruntime
-    except ImportError as err:
-        raise MissingPackage("onnxruntime", "onnx") from err
+    onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = threads

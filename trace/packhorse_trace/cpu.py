@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 from packhorse.artifact import Cost
 from packhorse.catalog import ModelSpec
 from packhorse.errors import TraceError
-from packhorse.sessions.onnx import FILE, open_session, session_inputs, session_outputs
+from packhorse.sessions.onnx import (
+    FILE,
+    import_onnxruntime,
+    open_session,
+    session_inputs,
+    session_outputs,
+)
 from packhorse.settings import Settings
 from packhorse_trace.measure import measure_model, token_counts
 from packhorse_trace.source import Source
@@ -28,6 +34,9 @@ class CpuTracer:
         self._rows = settings.int8_scales == "row"
         self._shape = ""
         self._graph: onnx.ModelProto | None = None
+
+    def prepare(self) -> None:
+        import_onnxruntime()
 
     def precisions(self, spec: ModelSpec) -> tuple[str, ...]:
         return choose_precisions(spec, "cpu", ("int8", "fp32", "torchscript"), ("int8", "fp32"))

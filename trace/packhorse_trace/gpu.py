@@ -30,6 +30,9 @@ class GpuTracer:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
+    def prepare(self) -> None:
+        import_torch()
+
     def precisions(self, spec: ModelSpec) -> tuple[str, ...]:
         return choose_precisions(spec, "gpu", ("fp16", "bf16", "fp32"), ("fp16", "fp32"))
 

@@ -87,6 +87,9 @@ class NeuronTracer:
         self._compiled: dict[int, Any] = {}
         self._shape = ""
 
+    def prepare(self) -> None:
+        import_sdk(self._processor)
+
     def precisions(self, spec: ModelSpec) -> tuple[str, ...]:
         self._sdk.check(self._settings)
         known = self._sdk.precisions

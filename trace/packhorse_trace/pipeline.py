@@ -34,7 +34,9 @@ def run_jobs(
             folder = Path(scratch) / str(number)
             try:
                 if job.processor not in tracers:
-                    tracers[job.processor] = tracer_for(job.processor, settings)
+                    tracer = tracer_for(job.processor, settings)
+                    tracer.prepare()
+                    tracers[job.processor] = tracer
                 if last is not None and last.serves(job):
                     made = last.lent_to(job)
                 else:

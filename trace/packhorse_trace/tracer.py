@@ -49,6 +49,13 @@ class Compiled:
 class Tracer(Protocol):
     """A compiler for one processor."""
 
+    def prepare(self) -> None:
+        """Make sure that the compiler is here, before a model is loaded for it.
+
+        Raises:
+            MissingPackage: It is not installed; names the image that has it.
+        """
+
     def precisions(self, spec: ModelSpec) -> tuple[str, ...]:
         """Return the precisions to try, the best first; several where the catalog says `auto`.
 
