@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 from packhorse.cli import packhorse
-from packhorse.errors import InvalidInput
 from packhorse.settings import Settings
 from packhorse_trace import container
 from packhorse_trace.container import docker_command, missing_compilers
@@ -77,7 +76,33 @@ def test_models_whose_compiler_is_elsewhere_are_traced_there(
     assert json.loads((tmp_path / "log").read_text())[1:3] == ["run", "--rm"]
 
 
-def test_without_docker_the_image_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.integration
+def test_without_docker_the_image_is_named_and_the_rest_is_traced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InvalidInput, match="torch_neuronx is not installed, and neither is docker"):
-        container.trace_in_image("inf2", [], Settings(), force=False, chosen=False)
+    monkeypatch.chdir(tmp_path)
+    save_tiny(tmp_path / "m")
+    (tmp_path / "models.yaml").write_text(
+        "models: [{id: m, source: ./m, task: text-classification, processors: [inf2, cpu],"
+        " precision: auto}]"
+    )
+    done = CliRunner().invoke(packhorse, ["trace", "--container", "auto", "--json"])
+    assert done.exit_code == 1
+    rows = {row["processor"]: row for row in json.loads(done.stdout)["models"]}
+    assert rows["cpu"]["status"] == "traced"
+    assert "torch_neuronx is not installed, and neither is docker" in rows["inf2"]["reason"]
+
+
+def test_an_image_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text(f"#!{sys.executable}\nimport sys\nsys.exit(125)\n")
+    docker.chmod(docker.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    spec = make_spec(tmp_path, "m", processors=("inf2",))
+    (result,) = container.trace_in_image("inf2", [spec], Settings(), force=False, chosen=False)
+    assert "could not trace in image packhorse-inf2" in result.reason
+    assert "make build PROCESSOR=inf2 makes the image" in result.reason

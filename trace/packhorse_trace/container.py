@@ -16,7 +16,6 @@ from pathlib import Path
 
 from packhorse import __version__
 from packhorse.catalog import ModelSpec
-from packhorse.errors import InvalidInput
 from packhorse.sessions.neuron import SDKS
 from packhorse.settings import Settings
 from packhorse_trace.planning import Result
@@ -41,26 +40,29 @@ def trace_in_image(
 
     Args:
         chosen: Whether `specs` are not all that the catalog has for the processor.
-
-    Raises:
-        InvalidInput: There is no docker here, or no such image.
     """
     image = image_of(processor, settings)
     if shutil.which("docker") is None:
-        raise InvalidInput(
+        return _failed(
+            processor, specs,
             f"{COMPILERS[processor]} is not installed, and neither is docker: run where image "
-            f"{image} can"
-        )
+            f"{image} can",
+        )  # fmt: skip
     command = docker_command(processor, specs, settings, force, chosen)
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     try:
         rows = json.loads(done.stdout)["models"]
-    except (ValueError, KeyError) as err:
-        raise InvalidInput(
+    except (ValueError, KeyError):
+        return _failed(
+            processor, specs,
             f"docker could not trace in image {image} (exit code {done.returncode}): see above; "
-            f"make build PROCESSOR={processor} makes the image"
-        ) from err
+            f"make build PROCESSOR={processor} makes the image",
+        )  # fmt: skip
     return [Result(**{**row, "notes": tuple(row["notes"])}) for row in rows]
+
+
+def _failed(processor: str, specs: Sequence[ModelSpec], reason: str) -> list[Result]:
+    return [Result(spec.id, processor, "failed", reason=reason) for spec in specs]
 
 
 def docker_command(
