@@ -30,8 +30,8 @@ from packhorse_trace.torch_model import EagerModel
 from packhorse_trace.tracer import Compiled, Runner
 
 HALF_DIFF = {"fp16": 0.01, "bf16": 0.08}
-"""Largest difference of what is computed in half precision, per size of the largest output: four
-times what twelve layers lost with 11 and 8 bits of mantissa."""
+"""Largest difference of what is computed in half precision, per size of the largest output: three
+to four times what a trained MiniLM head lost on random tokens (0.0026 and 0.026)."""
 
 
 @dataclass(frozen=True)
