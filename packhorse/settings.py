@@ -85,7 +85,7 @@ class Settings(BaseModel):
     int8_scales: Literal["tensor", "row"] = Field(
         "tensor",
         description="Scales of int8 activations: one per tensor, or one for each row, which is "
-        "more accurate and the same in any batch, and 10-15 % slower for a single text.",
+        "more accurate and the same in any batch, and 15-25 % slower for a single text.",
     )
     neuron_cast: Literal["matmult", "all", "none"] = Field(
         "matmult",
