@@ -18,6 +18,8 @@ import onnx
 import torch
 
 from packhorse.errors import TraceError
+from packhorse_trace.samples import random_batch
+from packhorse_trace.simplify import simplify_reshapes
 from packhorse_trace.torch_model import EagerModel
 
 OPSET = 17
@@ -70,7 +72,11 @@ def export_graph(eager: EagerModel, template: bool = False) -> onnx.ModelProto:
             raise TraceError(
                 f"cannot be exported to ONNX: {str(err).splitlines()[0][:300]}"
             ) from err
-    return onnx.load_from_string(buffer.getvalue())
+    graph = onnx.load_from_string(buffer.getvalue())
+    longest = min(eager.max_length, 140)
+    batches = [random_batch(*size, eager.vocabulary) for size in ((1, 5), (3, 7), (2, longest))]
+    simplify_reshapes(graph, [{n: batch[n] for n in eager.inputs} for batch in batches])
+    return graph
 
 
 def with_weights(graph: onnx.ModelProto, eager: EagerModel) -> onnx.ModelProto | None:

@@ -16,6 +16,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from packhorse_trace.row_int8 import quantize_rows
+from packhorse_trace.simplify import merge_products
 
 _SLOWER_FUSED = ["SkipLayerNormFusion", "BiasGeluFusion"]
 """Fusions that cost time on ONNX Runtime 1.32: its SkipLayerNormalization takes 4.2 ms of MiniLM's
@@ -47,6 +48,7 @@ def write_model(
     if int8:
         folded = scratch / "folded.onnx"
         _optimise(exported, folded, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC)
+        onnx.save(merge_products(onnx.load(folded)), folded)
         quant_pre_process(folded, folded, skip_optimization=True, skip_symbolic_shape=True)
         logging.getLogger().debug("quantizing %s", exported)
         quantize_dynamic(

@@ -19,7 +19,7 @@ from packhorse.catalog import ModelSpec
 from packhorse.errors import MissingPackage, TraceError
 from packhorse.store.repository import hash_stream
 
-RECIPE = 2
+RECIPE = 3
 """Raised when tracing the same source makes another artifact, so that versions differ too."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
