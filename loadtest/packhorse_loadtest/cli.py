@@ -2,36 +2,61 @@
 
 from __future__ import annotations
 
-import asyncio
-import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from packhorse.errors import InvalidInput
+from packhorse.settings import load_settings, setting_options
 from packhorse.units import parse_seconds
 
 if TYPE_CHECKING:
-    from packhorse_loadtest.recorder import Latency, Report
-
-LATE_S = 0.1
-"""A tester that sends later than this has measured itself."""
-_CONDITION = re.compile(r"\s*(min|p50|p90|p95|p99|max|errors)\s*>\s*(\S+)\s*")
+    from packhorse_loadtest.measure import Options
+    from packhorse_loadtest.report import Report
 
 
 def _common(command: Any) -> Any:
-    for option in (
-        click.option("--fail-if", multiple=True, metavar="'p90>100ms'",
-                     help="Exit with 1 if this holds; also 'errors>0'. Repeatable."),
-        click.option("--json", "json_file", metavar="FILE", help="Write the report; - is stdout."),
-        click.option("--timeout", default="30s", show_default=True, metavar="TIME",
-                     help="Longest wait for an answer."),
-        click.option("--texts", metavar="FILE", help="What to ask, one text a line."),
+    for option in reversed((
         click.option("--url", help="A server to ask, in place of what is deployed here."),
         click.option("--plan", metavar="FILE", help="What it costs. [default: what is deployed]"),
-    ):  # fmt: skip
+        click.option("--texts", metavar="FILE", help="What to ask, one text a line."),
+        click.option("--tokens", metavar="N|A-B",
+                     help="Ask texts made to this many tokens of the model's own tokenizer."),
+        click.option("--protocol", type=click.Choice(["native", "oip"]), default="native",
+                     show_default=True, help="Open Inference Protocol, or packhorse's own."),
+        click.option("--timeout", default="30s", show_default=True, metavar="TIME",
+                     help="Longest wait for an answer."),
+        click.option("--reuse/--no-reuse", default=True, show_default=True,
+                     help="Keep connections, or open one for each request."),
+        click.option("--dns", type=click.Choice(["cached", "fresh"]), default="cached",
+                     show_default=True, help="Resolve the host's name once or per connection."),
+        click.option("--insecure", is_flag=True, help="Do not check the server's certificate."),
+        click.option("--json", "json_file", metavar="FILE", help="Write the report; - is stdout."),
+        click.option("--fail-if", multiple=True, metavar="'p90>100ms'",
+                     help="Exit with 1 if this holds; also 'errors>0', 'errors>1%'. Repeatable. "
+                     "[default: errors>0]"),
+    )):  # fmt: skip
+        command = option(command)
+    return setting_options("store")(command)
+
+
+def _timed(command: Any) -> Any:
+    for option in reversed((
+        click.option("--duration", metavar="TIME",
+                     help="How long is measured. [default: 10s; of a trace: its length]"),
+        click.option("--warmup", default="0s", show_default=True, metavar="TIME",
+                     help="Load that is sent before and not counted."),
+        click.option("--drain", default="5s", show_default=True, metavar="TIME",
+                     help="How long answers may still take after that."),
+        click.option("--seed", default=0, show_default=True, help="Same seed, same requests."),
+        click.option("--workers", default=1, show_default=True,
+                     help="Processes that send; one takes at most a core."),
+        click.option("--connections", default=1000, show_default=True,
+                     help="Most connections to a server at once, in an open loop."),
+    )):  # fmt: skip
         command = option(command)
     return command
 
@@ -41,127 +66,123 @@ def test() -> None:
     """Send real load to what is deployed and report latency, throughput and cost.
 
     \b
+    seq   every model once, one after the other
+    rnd   random models at a fixed rate
+    bmk   any mix, rate or number of users
+
+    \b
     Examples:
       packhorse test seq
       packhorse test rnd --rate 50 --duration 20s --fail-if 'p90>100ms'
-      packhorse test seq --url http://127.0.0.1:8080 --json report.json
+      packhorse test bmk --concurrency 20 --models zipf:1.0 --tokens 10-40
+      packhorse test bmk --rate 500 --workers 2 --url http://127.0.0.1:8080 --json report.json
     """
 
 
 @test.command("seq")
 @_common
-def seq(
-    url: str | None, texts: str | None, timeout: str, json_file: str | None,
-    plan: str | None, fail_if: tuple[str, ...],
-) -> None:  # fmt: skip
+def seq(**given: Any) -> None:
     """Ask every model once, one after the other."""
-    from packhorse.progress import show_progress
-    from packhorse_loadtest.scenarios import run_seq
-    from packhorse_loadtest.targets import find_fleet, read_texts
-
-    conditions = [_parse_condition(text) for text in fail_if]
-    fleet = find_fleet(url, Path(plan) if plan else None)
-    asked = read_texts(Path(texts) if texts else None)
-    with show_progress("test seq", len(fleet.targets)) as bar:
-        recorder, seconds = asyncio.run(run_seq(fleet, asked, parse_seconds(timeout), bar.advance))
-    _finish(recorder.report(fleet, seconds, None), json_file, conditions)
+    _run("seq", given)
 
 
 @test.command("rnd")
 @_common
+@_timed
 @click.option("--rate", default=20.0, show_default=True, help="Mean requests a second.")
-@click.option("--duration", default="10s", show_default=True, metavar="TIME", help="How long.")
-@click.option("--seed", default=0, show_default=True, help="Same seed, same requests.")
-def rnd(
-    url: str | None, texts: str | None, timeout: str, json_file: str | None,
-    plan: str | None, fail_if: tuple[str, ...], rate: float, duration: str, seed: int,
-) -> None:  # fmt: skip
+def rnd(**given: Any) -> None:
     """Ask random models at a fixed mean rate, whether or not the fleet keeps up."""
-    from packhorse.progress import show_progress
-    from packhorse_loadtest.scenarios import run_rnd
-    from packhorse_loadtest.targets import find_fleet, read_texts
+    _run("rnd", given)
 
-    if not 0 < rate < 1e6:
+
+@test.command("bmk")
+@_common
+@_timed
+@click.option(
+    "--concurrency",
+    type=int,
+    metavar="N",
+    help="A closed loop: N users, each asks, waits for the answer, and asks again.",
+)
+@click.option(
+    "--think",
+    default="0s",
+    show_default=True,
+    metavar="TIME",
+    help="What a user waits between an answer and the next request.",
+)
+@click.option(
+    "--rate",
+    type=float,
+    metavar="R",
+    help="An open loop: R requests a second, whether or not the fleet keeps up.",
+)
+@click.option(
+    "--arrivals",
+    type=click.Choice(["poisson", "constant"]),
+    default="poisson",
+    show_default=True,
+    help="How requests of an open loop follow each other.",
+)
+@click.option("--models", default="uniform", show_default=True,
+              metavar="uniform|zipf:S|weighted:FILE|trace:FILE",
+              help="How often each model is asked. A trace (seconds,model) without --concurrency "
+              "or --rate is replayed at its own times.")  # fmt: skip
+def bmk(**given: Any) -> None:
+    """Measure under a chosen load, in a closed or an open loop."""
+    _run("bmk", given)
+
+
+def _run(scenario: str, given: dict[str, Any]) -> None:
+    from packhorse_loadtest.measure import Options, measure
+    from packhorse_loadtest.report import parse_condition, table
+
+    conditions = [parse_condition(text) for text in given.pop("fail_if")]
+    json_file = given.pop("json_file")
+    settings = load_settings({"store": given.pop("store")})
+    report = measure(_options(scenario, given, Options), settings)
+    click.echo(table(report), err=json_file == "-")
+    _write(report, json_file)
+    broken = [text for condition in conditions if (text := condition.fault(report))]
+    for text in broken:
+        click.echo(f"error: {text}", err=True)
+    judged = any(condition.name == "errors" for condition in conditions)
+    failed = bool(report.errors or report.requests.unfinished) and not judged
+    if not report.requests.ok:
+        click.echo("error: not one request was answered well", err=True)
+    if broken or failed or not report.requests.ok:
+        sys.exit(1)
+
+
+def _options(scenario: str, given: dict[str, Any], make: Callable[..., Options]) -> Options:
+    """Check the flags and turn them into seconds, paths and numbers."""
+    for name in ("timeout", "duration", "warmup", "drain", "think"):
+        if name in given:
+            text = given.pop(name)
+            given[f"{name}_s"] = None if text is None else parse_seconds(text)
+    for name in ("plan", "texts"):
+        given[name] = Path(given[name]) if given[name] else None
+    for name, least in (("workers", 1), ("connections", 1), ("concurrency", 1)):
+        if given.get(name) is not None and given[name] < least:
+            raise InvalidInput(f"--{name} {given[name]} is not a number from {least} on")
+    for name in ("timeout_s", "duration_s"):
+        if given.get(name) == 0:
+            raise InvalidInput(f"--{name.removesuffix('_s')} must be above 0")
+    rate = given.get("rate")
+    if rate is not None and not 0 < rate < float("inf"):
         raise InvalidInput(f"--rate {rate} is not a positive number of requests a second")
-    conditions = [_parse_condition(text) for text in fail_if]
-    fleet = find_fleet(url, Path(plan) if plan else None)
-    asked = read_texts(Path(texts) if texts else None)
-    duration_s = parse_seconds(duration)
-    with show_progress("test rnd", duration_s) as bar:
-        recorder, seconds = asyncio.run(
-            run_rnd(fleet, asked, parse_seconds(timeout), rate, duration_s, seed, bar.advance)
-        )
-    if recorder.late_s > LATE_S:
-        click.echo(
-            f"warning: the tester itself fell {recorder.late_s:.1f} s behind: latencies count from "
-            "the intended time, so they are its own; lower --rate",
-            err=True,
-        )
-    _finish(recorder.report(fleet, seconds, rate), json_file, conditions)
+    if given.get("texts") and given.get("tokens"):
+        raise InvalidInput("--texts and --tokens are two ways to say what is asked: give one")
+    return make(scenario=scenario, **given)
 
 
-def _finish(report: Report, json_file: str | None, conditions: list[tuple[str, float]]) -> None:
+def _write(report: Report, json_file: str | None) -> None:
     import msgspec
 
     from packhorse.files import write_atomically
 
-    click.echo(_table(report), err=json_file == "-")
     data = msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
     if json_file == "-":
         click.echo(data, nl=False)
     elif json_file:
         write_atomically(Path(json_file), data)
-    broken = [text for name, limit in conditions if (text := _broken(report, name, limit))]
-    for text in broken:
-        click.echo(f"error: {text}", err=True)
-    if broken or report.errors or not report.requests.ok:
-        sys.exit(1)
-
-
-def _parse_condition(text: str) -> tuple[str, float]:
-    match = _CONDITION.fullmatch(text)
-    if match is None:
-        raise InvalidInput(f"--fail-if {text!r}: write 'p90>100ms' or 'errors>0'")
-    if match[1] == "errors":
-        if not match[2].isdigit():
-            raise InvalidInput(f"--fail-if {text!r}: errors are a whole number")
-        return match[1], float(match[2])
-    if match[2][-1:].isdigit():
-        raise InvalidInput(f"--fail-if {text!r}: give the unit, such as {text}ms")
-    return match[1], parse_seconds(match[2]) * 1000
-
-
-def _broken(report: Report, name: str, limit: float) -> str:
-    """Say how a condition is broken; empty where it is not."""
-    if name == "errors":
-        total = float(sum(report.errors.values()) + report.requests.unfinished)
-        return f"errors are {total:.0f}, allowed are {limit:.0f}" if total > limit else ""
-    value: float | None = getattr(report.latency_ms, name)
-    if value is None or value > limit:
-        found_ms = "unknown" if value is None else f"{value:.1f} ms"
-        return f"{name} is {found_ms}, allowed are {limit:g} ms"
-    return ""
-
-
-def _table(report: Report) -> str:
-    requests = report.requests
-    target = f" of {report.target_rps:g} asked" if report.target_rps else ""
-    lines = [
-        f"requests     {requests.sent} sent, {requests.ok} ok, {requests.unfinished} unfinished",
-        f"throughput   {report.throughput_rps:.1f} a second{target}",
-        f"latency      {_row(report.latency_ms)}",
-    ]
-    if report.cold.requests:
-        lines.append(f"  cold ({report.cold.requests})   {_row(report.cold.latency_ms)}")
-    if report.errors:
-        lines.append(f"errors       {', '.join(f'{c}: {n}' for c, n in report.errors.items())}")
-    lines.append(f"models       {report.models}, {report.models_per_instance:g} an instance")
-    if report.usd_per_million is not None:
-        lines.append(f"cost         ${report.usd_per_million:.2f} a million at this throughput")
-    return "\n".join(lines)
-
-
-def _row(latency: Latency) -> str:
-    names = ("p50", "p90", "p95", "p99", "max")
-    values = ((name, getattr(latency, name)) for name in names)
-    return ", ".join(f"{name} {'-' if v is None else f'{v:.1f} ms'}" for name, v in values)

@@ -1,4 +1,7 @@
-"""What was seen: latencies in HDR histograms, failures by kind, cold apart from warm."""
+"""What was seen: latencies in HDR histograms, failures by kind, cold apart from warm.
+
+Histograms of several workers are added up; percentiles are never averaged.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,9 @@ from typing import Any
 import msgspec
 from hdrh.histogram import HdrHistogram
 
-from packhorse_loadtest.targets import Fleet
+from packhorse_loadtest.job import Seen
 
 LOWEST_US, HIGHEST_US, DIGITS = 1, 3_600_000_000, 3
-
-
-class Requests(msgspec.Struct):
-    """How many requests were sent, answered well, and never answered."""
-
-    sent: int
-    ok: int
-    unfinished: int
 
 
 class Latency(msgspec.Struct):
@@ -32,82 +27,97 @@ class Latency(msgspec.Struct):
     max: float | None
 
 
-class Cold(msgspec.Struct):
-    """Requests whose model had to be loaded first."""
-
-    requests: int
-    latency_ms: Latency
-
-
-class Report(msgspec.Struct):
-    """The load report (DESIGN 12.8). `usd_per_million` is None where no plan says the price."""
-
-    throughput_rps: float
-    target_rps: float | None
-    requests: Requests
-    errors: dict[str, int]
-    latency_ms: Latency
-    cold: Cold
-    models: int
-    models_per_instance: float
-    usd_per_million: float | None
-
-
 class Recorder:
     """Counts one run."""
 
     def __init__(self) -> None:
-        self.sent = self.ok = 0
-        self.late_s = 0.0
-        """How far behind its schedule the tester sent at worst."""
+        self.sent = self.ok = self.waited = 0
         self.errors: Counter[str] = Counter()
-        self._warm, self._cold = _histogram(), _histogram()
+        self.warm, self.cold, self.late = _histogram(), _histogram(), _histogram()
+        self.last_s = 0.0
+        """When the last answer came, in seconds from the start of what is recorded."""
+        self.cpu_share = 0.0
+        """CPU seconds per second, of the busiest worker."""
+        self.stopped_s: float | None = None
+        self.behind_s: float | None = None
 
     def answered(self, seconds: float, cold: bool) -> None:
         """Count a success."""
         self.ok += 1
-        (self._cold if cold else self._warm).record_value(max(LOWEST_US, round(seconds * 1e6)))
+        (self.cold if cold else self.warm).record_value(_micros(seconds))
 
-    def failed(self, code: str) -> None:
-        """Count a failure by its code."""
-        self.errors[code] += 1
+    def failed(self, kind: str) -> None:
+        """Count a failure by its kind."""
+        self.errors[kind] += 1
 
-    def report(self, fleet: Fleet, seconds: float, target_rps: float | None) -> Report:
-        """Sum up."""
-        throughput = self.ok / seconds if seconds else 0.0
-        price = None
-        if fleet.usd_per_hour is not None and throughput:
-            price = round(fleet.usd_per_hour / 3600 / throughput * 1e6, 6)
-        everything = _histogram()
-        for seen in (self._warm, self._cold):
-            if seen.get_total_count():  # adding an empty one would set the minimum to zero
-                everything.add(seen)
-        models = len({target.model_id for target in fleet.targets})
-        return Report(
-            throughput_rps=round(throughput, 3),
-            target_rps=target_rps,
-            requests=Requests(self.sent, self.ok, self.sent - self.ok - self.errors.total()),
-            errors=dict(sorted(self.errors.items())),
-            latency_ms=_latency(everything),
-            cold=Cold(self._cold.get_total_count(), _latency(self._cold)),
-            models=models,
-            models_per_instance=round(models / fleet.instances, 3),
-            usd_per_million=price,
-        )
+    def lagged(self, seconds: float) -> None:
+        """Count how late the tester got to sending a request."""
+        self.late.record_value(_micros(seconds))
+
+    @property
+    def unfinished(self) -> int:
+        """Requests that have no outcome."""
+        return self.sent - self.ok - self.errors.total()
+
+    def seen(self) -> Seen:
+        """Return everything, for another process."""
+        warm, cold, late = (h.encode().decode() for h in (self.warm, self.cold, self.late))
+        return Seen(
+            self.sent, self.ok, dict(self.errors), warm, cold, late, self.waited, self.last_s,
+            self.cpu_share, self.stopped_s, self.behind_s,
+        )  # fmt: skip
+
+    def add(self, seen: Seen) -> None:
+        """Count what another worker saw."""
+        self.sent += seen.sent
+        self.ok += seen.ok
+        self.waited += seen.waited
+        self.errors.update(seen.errors)
+        for own, encoded in (
+            (self.warm, seen.warm),
+            (self.cold, seen.cold),
+            (self.late, seen.late),
+        ):
+            _add(own, HdrHistogram.decode(encoded.encode()))
+        self.last_s = max(self.last_s, seen.last_s)
+        self.cpu_share = max(self.cpu_share, seen.cpu_share)
+        self.stopped_s = _largest(self.stopped_s, seen.stopped_s)
+        self.behind_s = _largest(self.behind_s, seen.behind_s)
+
+    def everything(self) -> Any:
+        """Return the histogram of warm and cold together."""
+        both = _histogram()
+        for part in (self.warm, self.cold):
+            _add(both, part)
+        return both
 
 
-def _histogram() -> Any:
-    return HdrHistogram(LOWEST_US, HIGHEST_US, DIGITS)
-
-
-def _latency(histogram: Any) -> Latency:
+def latency_of(histogram: Any) -> Latency:
+    """Read the percentiles."""
     if not histogram.get_total_count():
         return Latency(None, None, None, None, None, None)
 
     def at(percent: float) -> float:
         return float(histogram.get_value_at_percentile(percent)) / 1000
 
-    return Latency(
-        histogram.get_min_value() / 1000, at(50), at(90), at(95), at(99),
-        histogram.get_max_value() / 1000,
-    )  # fmt: skip
+    # Buckets are named by their upper end, the extremes by their lower: keep them in order.
+    least, most = histogram.get_min_value() / 1000, histogram.get_max_value() / 1000
+    p50, p90, p95, p99 = (min(max(at(percent), least), most) for percent in (50, 90, 95, 99))
+    return Latency(least, p50, p90, p95, p99, most)
+
+
+def _histogram() -> Any:
+    return HdrHistogram(LOWEST_US, HIGHEST_US, DIGITS)
+
+
+def _add(histogram: Any, other: Any) -> None:
+    if other.get_total_count():  # adding an empty one would set the minimum to zero
+        histogram.add(other)
+
+
+def _micros(seconds: float) -> int:
+    return min(HIGHEST_US, max(LOWEST_US, round(seconds * 1e6)))
+
+
+def _largest(one: float | None, other: float | None) -> float | None:
+    return max((v for v in (one, other) if v is not None), default=None)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote
+from typing import Any
+from urllib.parse import quote, urlsplit
 
 import httpx
 
@@ -13,32 +15,26 @@ from packhorse.deployment import DEPLOYED_PLAN, load_deployment
 from packhorse.errors import DeployError, InvalidInput
 from packhorse.plan import load_plan
 
-TEXTS = (
-    "Where is my parcel?",
-    "I would like to return the shoes that I bought last week.",
-    "The payment failed twice, what should I do?",
-    "Please send me the invoice of my last order as a PDF.",
-    "When do you open on Sunday?",
-    "My password does not work any more and the reset mail never came.",
-)
-"""What is asked where no texts are given."""
-
 
 @dataclass(frozen=True)
 class Target:
-    """A model, the URL that answers for it, and its task, where its server says which."""
+    """A model at a server, and what that server says of it.
+
+    Attributes:
+        base: URL of the server or of the router before it.
+        task, version, variant: None where the server does not say.
+    """
 
     model_id: str
-    url: str
+    base: str
     task: str | None = None
+    version: str | None = None
+    variant: str | None = None
 
-    def inputs(self, text: str) -> object:
-        """Make a request's inputs of a text, as the task takes them."""
-        if self.task == "question-answering":
-            return {"question": text, "context": text}
-        if self.task == "text-ranking":
-            return {"query": text, "texts": [text]}
-        return text
+    def url(self, oip: bool) -> str:
+        """Return where it answers, by the native protocol or the Open Inference Protocol."""
+        name = quote(self.model_id)
+        return f"{self.base}/v2/models/{name}/infer" if oip else f"{self.base}/predictions/{name}"
 
 
 @dataclass(frozen=True)
@@ -46,79 +42,89 @@ class Fleet:
     """What is tested.
 
     Attributes:
-        instances: Servers behind the targets.
         usd_per_hour: From the plan; None where there is none.
+        servers: URLs of the servers behind the targets, whose metrics are read.
     """
 
     targets: list[Target]
-    instances: int
     usd_per_hour: float | None
+    servers: list[str] = field(default_factory=list)
+
+    @property
+    def models(self) -> int:
+        """How many models there are; one that several servers hold is one."""
+        return len({target.model_id for target in self.targets})
 
 
-def find_fleet(url: str | None, plan_file: Path | None) -> Fleet:
+def find_fleet(url: str | None, plan_file: Path | None, insecure: bool = False) -> Fleet:
     """Find the models to ask.
 
     Args:
         url: A server; None for what is deployed here.
         plan_file: The plan that says what the fleet costs; None for the deployed one, and for a
             URL none.
+        insecure: Do not check the server's certificate.
 
     Raises:
-        DeployError: The server does not answer.
-        InvalidInput: Nothing is deployed, or no model is served.
+        InvalidInput: Not the URL of a server, nothing is deployed, or no model is served.
     """
     if plan_file is None and url is None and DEPLOYED_PLAN.exists():
         plan_file = DEPLOYED_PLAN
-    tasks: dict[str, str | None] = {}
     price = load_plan(plan_file).fleet.usd_per_hour if plan_file else None
     if url is not None:
-        base = url.rstrip("/")
-        targets = [Target(name, predict_url(base, name), task) for name, task in _served(base)]
-        instances = 1
+        base = _checked(url)
+        try:
+            targets = list(_served(base, base, insecure))
+        except DeployError as err:
+            raise InvalidInput(f"--url {url}: {err}") from err
+        servers = [base]
     else:
         deployment = load_deployment()
-        targets = []
+        targets, servers = [], [server.url for server in deployment.servers.values()]
         for server in deployment.servers.values():
             base = deployment.router_url or server.url
+            known: dict[str, Target] = {}
             with suppress(DeployError):  # what does not answer is counted in the report
-                tasks.update(_served(server.url))
-            targets += [Target(n, predict_url(base, n), tasks.get(n)) for n in server.models]
-        instances = len(deployment.servers)
+                known = {t.model_id: t for t in _served(server.url, base, insecure)}
+            targets += [known.get(name) or Target(name, base) for name in server.models]
     if not targets:
         raise InvalidInput("no model is served there: deploy a plan that has some")
-    targets = [target for target in targets if target.task != "tensor"]
-    if not targets:
-        raise InvalidInput("all models there take tensors (task tensor): no text can be sent")
-    return Fleet(targets, instances, price)
+    return Fleet(targets, price, servers)
 
 
-def predict_url(base: str, model_id: str) -> str:
-    """Return the URL at which a model answers."""
-    return f"{base}/predictions/{quote(model_id)}"
-
-
-def read_texts(path: Path | None) -> list[str]:
-    """Return the texts of a file, one a line, or the built-in ones.
+def fetch_json(url: str, insecure: bool = False) -> Any:
+    """Read a JSON answer of a server.
 
     Raises:
-        InvalidInput: The file is missing or holds no text.
+        DeployError: There is none.
     """
-    if path is None:
-        return list(TEXTS)
     try:
-        texts = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as err:
-        raise InvalidInput(f"texts {path} cannot be read: {err}") from err
-    if not texts:
-        raise InvalidInput(f"texts {path} holds no text: write one a line")
-    return texts
-
-
-def _served(base: str) -> list[tuple[str, str | None]]:
-    """Return the models of a server with their tasks."""
-    try:
-        response = httpx.get(f"{base}/models", timeout=10)
+        response = httpx.get(url, timeout=10, verify=not insecure)
         response.raise_for_status()
-        return [(str(row["id"]), row["task"]) for row in response.json()["models"]]
-    except (httpx.HTTPError, ValueError, KeyError, TypeError) as err:
-        raise DeployError(f"{base} does not list its models: {type(err).__name__}: {err}") from err
+        return response.json()
+    except httpx.HTTPStatusError as err:
+        raise DeployError(f"{url} answers with {err.response.status_code}") from err
+    except (httpx.HTTPError, ValueError, OSError) as err:
+        raise DeployError(f"no server answers at {url}: {err or type(err).__name__}") from err
+
+
+def _served(server: str, base: str, insecure: bool) -> Iterable[Target]:
+    listed = fetch_json(f"{server}/models", insecure)
+    try:
+        return [
+            Target(str(row["id"]), base, row["task"], row.get("version"), row.get("variant"))
+            for row in listed["models"]
+        ]
+    except (KeyError, TypeError, AttributeError) as err:
+        raise DeployError(f"{server}/models is not a list of models: is packhorse there?") from err
+
+
+def _checked(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        raise InvalidInput(f"--url {url!r} is not a server: write it as http://127.0.0.1:8080")
+    return url.rstrip("/")
