@@ -2,6 +2,7 @@
 PYTHON ?= python3
 TORCH_INDEX ?=
 TEST ?= seq
+BENCH ?=
 PROCESSOR ?=
 VENV := .venv
 BIN := $(VENV)/bin
@@ -46,7 +47,7 @@ pack: $(READY) ## Plan the cheapest fleet.
 deploy: $(READY) ## Start the plan's servers.
 	@$(BIN)/packhorse deploy up
 
-test: $(READY) ## Send load to what is deployed (TEST=seq or rnd).
+test: $(READY) ## Send load to what is deployed (TEST=seq, rnd or bmk, and flags).
 	@$(BIN)/packhorse test $(TEST)
 
 status: $(READY) ## Say how the servers are.
@@ -65,9 +66,8 @@ check: $(READY) demo-models ## Run every check and test of the project itself.
 slow: $(READY) demo-models ## Run the tests that take minutes each.
 	@$(BIN)/python -m pytest -q -m slow
 
-bench: demo ## Measure speed, each figure as a ratio in the same run.
-	@$(BIN)/python -m benchmarks.inference
-	@$(BIN)/python -m benchmarks.pull
+bench: demo ## Measure speed, each figure as a ratio in the same run (BENCH=client for one part).
+	@$(BIN)/python -m benchmarks $(BENCH)
 
 mutants: $(READY) ## Break the code as docs/testing.md lists; each must be caught by a test.
 	@$(BIN)/python tests/mutants.py

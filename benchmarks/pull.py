@@ -4,8 +4,7 @@ A hundred models of 25 MB that share nothing, and a hundred that share a trunk o
 S3 server on this machine into an empty folder; three rounds, the contenders in turn, each in a
 process of its own. The plain loop checks nothing and keeps no record; it is written as well as the
 SDK allows (16 threads, whole objects). Since all of them and the S3 server share this machine's
-CPUs, hashing costs more here than where a network sets the pace. Run by `make bench`; prints a
-table and writes `.packhorse/bench-pull.json`.
+CPUs, hashing costs more here than where a network sets the pace. Run by `make bench`.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from io import RawIOBase
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 
+from benchmarks.harness import Figure
 from packhorse.artifact import Artifact
 from packhorse.ids import blob_key
 from packhorse.progress import show_progress
@@ -40,12 +39,12 @@ MODELS = 100
 MODEL_BYTES = 25_000_000
 ROUNDS = 3
 STORE = "s3://models/bench"
-OUT = Path(".packhorse/bench-pull.json")
 PULLS_AT_ONCE = 8
 
 
-def main() -> None:
-    """Fill the store, let the contenders run in turn, print the ratios."""
+def figures() -> list[Figure]:
+    """Fill the store, let the contenders run in turn, and set them beside each other."""
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENDERS}
     with tempfile.TemporaryDirectory(prefix="packhorse-bench-") as name:
         folder = Path(name)
         (folder / "s3").mkdir()
@@ -55,27 +54,21 @@ def main() -> None:
                 AWS_EC2_METADATA_DISABLED="true",
             )  # fmt: skip
             fill(folder)
-            runs: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENDERS}
             with show_progress("pull", ROUNDS * len(runs)) as bar:
                 for _ in range(ROUNDS):
                     for name in runs:
                         runs[name].append(run_apart(name, folder / "target"))
                         bar.advance(1, f"{name} {runs[name][-1]['seconds']:.2f} s")
-    best = {name: min(row["seconds"] for row in rows) for name, rows in runs.items()}
-    results: dict[str, Any] = {
-        "megabytes": round(runs["packhorse"][0]["bytes"] / 1e6),
-        "seconds": {name: [row["seconds"] for row in rows] for name, rows in runs.items()},
-        "bytes/s against the plain loop": {
-            name: round(best["plain loop"] / seconds, 2) for name, seconds in best.items()
-        },
-        "peak megabytes": {
-            name: round(max(row["peak_bytes"] for row in rows) / 1e6) for name, rows in runs.items()
-        },
+    best = {
+        name: max(row["bytes"] / row["seconds"] / 1e6 for row in rows)
+        for name, rows in runs.items()
     }
-    OUT.parent.mkdir(exist_ok=True)
-    OUT.write_text(json.dumps(results, indent=2) + "\n")
-    json.dump(results, sys.stdout, indent=2)
-    print()
+    ours = best.pop("packhorse")
+    what = f"{2 * MODELS} models pulled from S3"
+    rows = [Figure(what, ours, "MB/s", value, name) for name, value in best.items()]
+    peak = max(row["peak_bytes"] for row in runs["packhorse"]) / 1e6
+    total = runs["packhorse"][0]["bytes"] / 1e6
+    return [*rows, Figure("memory of the puller", peak, "MB", total, "what it pulls")]
 
 
 def fill(folder: Path) -> None:
@@ -190,7 +183,4 @@ CONTENDERS: dict[str, Callable[[Repository, list[Artifact], Path], None]] = {
 }
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        contend(sys.argv[1], Path(sys.argv[2]))
-    else:
-        main()
+    contend(sys.argv[1], Path(sys.argv[2]))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packhorse.errors import InvalidInput
+from packhorse.files import write_atomically
 from packhorse.settings import load_settings, setting_options
 from packhorse.units import parse_seconds
 
@@ -35,6 +36,7 @@ def _common(command: Any) -> Any:
                      show_default=True, help="Resolve the host's name once or per connection."),
         click.option("--insecure", is_flag=True, help="Do not check the server's certificate."),
         click.option("--json", "json_file", metavar="FILE", help="Write the report; - is stdout."),
+        click.option("--html", "html_file", metavar="FILE", help="Write a page with a picture."),
         click.option("--fail-if", multiple=True, metavar="'p90>100ms'",
                      help="Exit with 1 if this holds; also 'errors>0', 'errors>1%'. Repeatable. "
                      "[default: errors>0]"),
@@ -135,14 +137,19 @@ def bmk(**given: Any) -> None:
 
 def _run(scenario: str, given: dict[str, Any]) -> None:
     from packhorse_loadtest.measure import Options, measure
+    from packhorse_loadtest.page import make_page
     from packhorse_loadtest.report import parse_condition, table
 
     conditions = [parse_condition(text) for text in given.pop("fail_if")]
-    json_file = given.pop("json_file")
+    json_file, html_file = given.pop("json_file"), given.pop("html_file")
     settings = load_settings({"store": given.pop("store")})
-    report = measure(_options(scenario, given, Options), settings)
+    measured = measure(_options(scenario, given, Options), settings)
+    report = measured.report
     click.echo(table(report), err=json_file == "-")
     _write(report, json_file)
+    if html_file:
+        page = make_page(report, measured.points, f"packhorse test {scenario}")
+        write_atomically(Path(html_file), page.encode())
     broken = [text for condition in conditions if (text := condition.fault(report))]
     for text in broken:
         click.echo(f"error: {text}", err=True)
@@ -178,8 +185,6 @@ def _options(scenario: str, given: dict[str, Any], make: Callable[..., Options])
 
 def _write(report: Report, json_file: str | None) -> None:
     import msgspec
-
-    from packhorse.files import write_atomically
 
     data = msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
     if json_file == "-":

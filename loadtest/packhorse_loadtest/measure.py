@@ -14,6 +14,7 @@ from packhorse.progress import Progress, show_progress
 from packhorse_loadtest.bodies import make_bodies
 from packhorse_loadtest.job import Job, Load, Tick, Transport
 from packhorse_loadtest.models import Choice, choose_models
+from packhorse_loadtest.page import latency_points
 from packhorse_loadtest.report import Report, make_report
 from packhorse_loadtest.runner import run_load
 from packhorse_loadtest.server_side import difference, scrape
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from packhorse.settings import Settings
     from packhorse.store.repository import Repository
 
-MOST_RPS = 50_000
+MOST_RPS = 100_000
 """More than any worker sends, whatever its machine."""
 DURATION_S = 10.0
 NOTE_EVERY_S = 5.0
@@ -57,7 +58,15 @@ class Options:
     models: str = "uniform"
 
 
-def measure(options: Options, settings: Settings) -> Report:
+@dataclass(frozen=True)
+class Measured:
+    """A run's report, and its latencies as (percentile, milliseconds)."""
+
+    report: Report
+    points: list[tuple[float, float]]
+
+
+def measure(options: Options, settings: Settings) -> Measured:
     """Send the load and report.
 
     Raises:
@@ -87,7 +96,8 @@ def measure(options: Options, settings: Settings) -> Report:
         recorder = run_load(job, workers, _follow(bar, job))
     after = scrape(fleet.servers, options.insecure)
     notes = tuple(bodies.notes)
-    return make_report(recorder, job, fleet, workers, difference(before, after), notes)
+    report = make_report(recorder, job, fleet, workers, difference(before, after), notes)
+    return Measured(report, latency_points(recorder))
 
 
 def plan_load(options: Options, fleet: Fleet) -> tuple[Load, float | None]:

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -19,6 +20,11 @@ from packhorse.ids import RESERVED_SEGMENTS, artifact_prefix, blob_key, check_mo
 from packhorse.plan import PlannedModel, load_plan
 from packhorse.prices import instance_type
 from packhorse.settings import Settings
+from packhorse_loadtest.cli import bmk
+from packhorse_loadtest.job import Job, Load, Transport
+from packhorse_loadtest.recorder import Recorder
+from packhorse_loadtest.report import make_report
+from packhorse_loadtest.targets import Fleet, Target
 from packhorse_pack.bounds import volume_bound
 from packhorse_pack.certificate import check_certificate, make_certificate
 from packhorse_pack.fleet import Offer
@@ -35,6 +41,22 @@ HERE = Path(__file__).parent
 
 def golden(name: str) -> Any:
     return json.loads((HERE / name).read_text())
+
+
+def test_12_8_the_load_report_has_its_names_and_the_test_its_flags() -> None:
+    wanted = golden("load_report.json")
+    fleet = Fleet([Target("a", "http://x")], 3.6, ["http://x"])
+    job = Job(Load("open", 0, rate_rps=50), Transport(), [], [], 0, 10, 5)
+    seen = Recorder()
+    for seconds, cold in ((0.01, False), (0.02, True)):
+        seen.sent += 1
+        seen.answered(seconds, cold)
+    seen.sent += 2
+    seen.failed("queue_full")
+    record = msgspec.to_builtins(make_report(seen, job, fleet, 1))
+    assert {name: record[name] for name in wanted["record"]} == wanted["record"]
+    flags = {flag for option in bmk.params for flag in option.opts}
+    assert set(wanted["flags"]) <= flags
 
 
 def test_12_1_the_start_command_has_its_flags_and_variables() -> None:

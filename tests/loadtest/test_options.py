@@ -279,7 +279,7 @@ def test_what_fails_a_run(conditions: tuple[str, ...], code: int, tmp_path: Path
     ("arguments", "reason"),
     [
         (["bmk", "--rate", "0"], "--rate 0.0 is not a positive number"),
-        (["bmk", "--rate", "9e9"], "no tester with 1 worker(s) sends more than 50000"),
+        (["bmk", "--rate", "9e9"], "no tester with 1 worker(s) sends more than 100000"),
         (["bmk", "--workers", "0"], "--workers 0 is not a number from 1 on"),
         (["bmk", "--concurrency", "0"], "--concurrency 0 is not a number from 1 on"),
         (["bmk", "--duration", "0s"], "--duration must be above 0"),
@@ -302,6 +302,20 @@ def test_bad_input_is_one_line(arguments: list[str], reason: str, tmp_path: Path
     assert done.returncode == 2
     assert reason in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_the_report_is_a_page_too(tmp_path: Path) -> None:
+    with stub("slow-20") as server:
+        arguments = ("--concurrency", "2", "--duration", "500ms", "--html", "report.html")
+        report = measured(server, tmp_path, "bmk", *arguments)
+    page = (tmp_path / "report.html").read_text()
+    assert f"{report['requests']['sent']} sent" in page
+    assert page.count("<polyline") == 1
+    assert "http://" not in page
+    with stub("status-500") as server:
+        arguments = ("--concurrency", "1", "--duration", "100ms", "--html", "report.html")
+        measured(server, tmp_path, "bmk", *arguments, code=1)
+    assert "No request was answered well" in (tmp_path / "report.html").read_text()
 
 
 def test_no_models_and_no_deployment(tmp_path: Path) -> None:

@@ -139,8 +139,8 @@ def test_what_is_no_choice_of_models(
     [
         ({"rate": 5.0, "concurrency": 2}, "give one"),
         ({"rate": 5.0, "think_s": 1.0}, "--think is for users"),
-        ({"rate": 1e6}, "no tester with 1 worker(s) sends more than 50000 a second"),
-        ({"rate": 150_000.0, "workers": 2}, "no tester with 2 worker(s) sends more than 100000"),
+        ({"rate": 1e6}, "no tester with 1 worker(s) sends more than 100000 a second"),
+        ({"rate": 250_000.0, "workers": 2}, "no tester with 2 worker(s) sends more than 200000"),
     ],
 )
 def test_loads_that_cannot_be(options: dict[str, Any], reason: str) -> None:
