@@ -47,6 +47,11 @@ def test_models_are_asked_by_zipfs_law() -> None:
     assert p_value(1.02) < 1e-6
 
 
+def test_the_kth_model_has_a_kth_of_the_firsts_weight() -> None:
+    assert sorted(zipf_shares(1.0, NAMES[:4], 0).values()) == [1 / 4, 1 / 3, 1 / 2, 1]
+    assert sorted(zipf_shares(2.0, NAMES[:3], 0).values()) == [1 / 9, 1 / 4, 1]
+
+
 def test_which_model_is_asked_most_depends_on_the_seed_and_not_on_its_name() -> None:
     first = [max(NAMES, key=zipf_shares(1.0, NAMES, seed).__getitem__) for seed in range(5)]
     assert len({*first}) == 5

@@ -66,6 +66,26 @@ def test_products_without_a_bias_are_left_alone() -> None:
     assert merged == projections(bias=False)
 
 
+def test_products_that_share_a_matrix_and_not_what_it_is_multiplied_with_are_left_alone() -> None:
+    graph = projections()
+    layers = [("a", "x", "query.w"), ("b", "a", "back.w"), ("c", "b", "query.w")]
+    del graph.graph.node[:]
+    del graph.graph.output[1:]
+    graph.graph.output[0].name = "c"
+    back = np.random.default_rng(2).normal(size=(8, 16)).astype(np.float32)
+    graph.graph.initializer.append(numpy_helper.from_array(back, "back.w"))
+    graph.graph.initializer.append(numpy_helper.from_array(back[0], "back.b"))
+    for name, source, matrix in layers:
+        bias = matrix.replace(".w", ".b")
+        graph.graph.node.append(helper.make_node("MatMul", [source, matrix], [f"{name}.product"]))
+        graph.graph.node.append(helper.make_node("Add", [f"{name}.product", bias], [name]))
+    x = np.random.default_rng(0).normal(size=(2, 5, 16)).astype(np.float32)
+    before = run(graph, x)
+    merged = merge_products(graph)
+    assert [node.op_type for node in merged.graph.node] == ["MatMul", "Add"] * 3
+    np.testing.assert_array_equal(run(merged, x)[0], before[0])
+
+
 class Heads(torch.nn.Module):  # type: ignore[name-defined,misc]
     """Splits into heads and back as attention does, then rearranges in a way that 0 cannot say."""
 
