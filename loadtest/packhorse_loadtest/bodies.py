@@ -15,7 +15,7 @@ from packhorse.errors import InvalidInput, PackhorseError
 from packhorse.ids import blob_key
 from packhorse.tensors import DATATYPES
 from packhorse_loadtest.job import Asked
-from packhorse_loadtest.targets import Fleet, Target, fetch_json
+from packhorse_loadtest.targets import Access, Fleet, Target, fetch_json
 from packhorse_loadtest.texts import make_texts
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def make_bodies(
     oip: bool,
     repository: Repository | None,
     seed: int,
-    insecure: bool = False,
+    access: Access,
 ) -> Bodies:
     """Write the bodies of every target.
 
@@ -67,7 +67,7 @@ def make_bodies(
     places: dict[tuple[str, ...], int] = {}
     asked_of: dict[tuple[Any, ...], list[str]] = {}
     for target in fleet.targets:
-        inputs = _declared_inputs(target, store, oip, insecure)
+        inputs = _declared_inputs(target, store, oip, access)
         tokenizer = store.tokenizer_of(target) if tokens else None
         key = (target.task, json.dumps(inputs), tokenizer)
         if key not in asked_of:
@@ -130,7 +130,7 @@ def _tensor(row: dict[str, Any], seed: int) -> dict[str, Any]:
 
 
 def _declared_inputs(
-    target: Target, store: _Store, oip: bool, insecure: bool
+    target: Target, store: _Store, oip: bool, access: Access
 ) -> list[dict[str, Any]] | None:
     """Return the inputs that a model declares; None where a text is sent natively."""
     if not oip and target.task != "tensor":
@@ -142,7 +142,7 @@ def _declared_inputs(
             for spec in artifact.inputs
         ]
     try:
-        found = fetch_json(f"{target.base}/v2/models/{quote(target.model_id)}", insecure)
+        found = fetch_json(f"{target.base}/v2/models/{quote(target.model_id)}", access)
         return [
             {"name": str(row["name"]), "datatype": str(row["datatype"]), "shape": [*row["shape"]]}
             for row in found["inputs"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from packhorse_loadtest.report import Report
 
 
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_|~-]+: [\x20-\x7e]*")
+
+
 def _common(command: Any) -> Any:
     for option in reversed((
         click.option("--url", help="A server to ask, in place of what is deployed here."),
@@ -34,6 +38,8 @@ def _common(command: Any) -> Any:
                      help="Keep connections, or open one for each request."),
         click.option("--dns", type=click.Choice(["cached", "fresh"]), default="cached",
                      show_default=True, help="Resolve the host's name once or per connection."),
+        click.option("--header", "-H", "headers", multiple=True, metavar="'NAME: VALUE'",
+                     help="Send it with every request, such as a gateway's key. Repeatable."),
         click.option("--insecure", is_flag=True, help="Do not check the server's certificate."),
         click.option("--json", "json_file", metavar="FILE", help="Write the report; - is stdout."),
         click.option("--html", "html_file", metavar="FILE", help="Write a page with a picture."),
@@ -178,6 +184,9 @@ def _options(scenario: str, given: dict[str, Any], make: Callable[..., Options])
     rate = given.get("rate")
     if rate is not None and not 0 < rate < float("inf"):
         raise InvalidInput(f"--rate {rate} is not a positive number of requests a second")
+    for header in given["headers"]:
+        if not _HEADER.fullmatch(header):
+            raise InvalidInput(f"--header {header!r}: write 'Name: value', on one line")
     if given.get("texts") and given.get("tokens"):
         raise InvalidInput("--texts and --tokens are two ways to say what is asked: give one")
     return make(scenario=scenario, **given)

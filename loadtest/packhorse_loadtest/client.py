@@ -35,22 +35,22 @@ class Request:
 class Address:
     """A server, with the heads of its requests."""
 
-    def __init__(self, url: str, reuse: bool) -> None:
+    def __init__(self, url: str, transport: Transport) -> None:
         parts = urlsplit(url)
         self.host = parts.hostname or ""
         self.secure = parts.scheme == "https"
         self.port = parts.port or (443 if self.secure else 80)
         name = parts.netloc.rpartition("@")[2]
-        end = "" if reuse else "Connection: close\r\n"
-        self._rest = f" HTTP/1.1\r\nHost: {name}\r\nUser-Agent: packhorse-loadtest\r\n{end}"
+        lines = [f" HTTP/1.1\r\nHost: {name}", "User-Agent: packhorse-loadtest"]
+        lines += [*transport.headers, "Content-Type: application/json"]
+        lines += [] if transport.reuse else ["Connection: close"]
+        self._rest = "\r\n".join(lines)
 
     def head(self, url: str) -> bytes:
         """Return a request's bytes up to its length."""
         parts = urlsplit(url)
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        return (
-            f"POST {path}{self._rest}Content-Type: application/json\r\nContent-Length: "
-        ).encode()
+        return f"POST {path}{self._rest}\r\nContent-Length: ".encode()
 
 
 class Client:

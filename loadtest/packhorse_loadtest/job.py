@@ -56,6 +56,7 @@ class Transport(msgspec.Struct, frozen=True):
         connections: Most of them open at once to one address, of all workers together.
         fresh_names: Resolve the host's name for every connection.
         insecure: Do not check certificates.
+        headers: Further ones, as "Name: value".
     """
 
     timeout_s: float = 30.0
@@ -63,6 +64,7 @@ class Transport(msgspec.Struct, frozen=True):
     reuse: bool = True
     fresh_names: bool = False
     insecure: bool = False
+    headers: list[str] = []
 
 
 class Job(msgspec.Struct, frozen=True):

@@ -50,7 +50,7 @@ class Run:
         for asked in job.asked:
             origin = asked.url.split("/", 3)[2]
             if origin not in addresses:
-                addresses[origin] = Address(asked.url, job.transport.reuse)
+                addresses[origin] = Address(asked.url, job.transport)
                 most = _part(job.transport.connections, job.worker, job.workers)
                 self._clients[origin] = Client(addresses[origin], job.transport, max(1, most))
             head = addresses[origin].head(asked.url)

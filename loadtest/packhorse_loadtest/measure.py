@@ -18,7 +18,7 @@ from packhorse_loadtest.page import latency_points
 from packhorse_loadtest.report import Report, make_report
 from packhorse_loadtest.runner import run_load
 from packhorse_loadtest.server_side import difference, scrape
-from packhorse_loadtest.targets import Fleet, find_fleet
+from packhorse_loadtest.targets import Access, Fleet, find_fleet
 from packhorse_loadtest.texts import parse_tokens, read_texts
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class Options:
     reuse: bool = True
     dns: str = "cached"
     insecure: bool = False
+    headers: tuple[str, ...] = ()
     duration_s: float | None = None
     warmup_s: float = 0.0
     drain_s: float = 5.0
@@ -75,26 +76,28 @@ def measure(options: Options, settings: Settings) -> Measured:
     """
     tokens = parse_tokens(options.tokens) if options.tokens else None
     texts = read_texts(options.texts)
-    fleet = find_fleet(options.url, options.plan, options.insecure)
+    access = Access(options.insecure, options.headers)
+    fleet = find_fleet(options.url, options.plan, access)
     load, duration_s = plan_load(options, fleet)
     bodies = make_bodies(
         fleet, texts, tokens, options.protocol == "oip", _repository(settings), options.seed,
-        options.insecure,
+        access,
     )  # fmt: skip
     workers = min(options.workers, options.concurrency or options.workers)
     transport = Transport(
         timeout_s=options.timeout_s,
         connections=load.concurrency if load.loop == "closed" else options.connections,
         reuse=options.reuse, fresh_names=options.dns == "fresh", insecure=options.insecure,
+        headers=[*options.headers],
     )  # fmt: skip
     job = Job(
         load, transport, bodies.asked, bodies.sets, options.warmup_s, duration_s, options.drain_s
     )
-    before = scrape(fleet.servers, options.insecure)
+    before = scrape(fleet.servers, access)
     total = len(fleet.targets) if duration_s is None else options.warmup_s + duration_s
     with show_progress(f"test {options.scenario}", round(total, 1)) as bar:
         recorder = run_load(job, workers, _follow(bar, job))
-    after = scrape(fleet.servers, options.insecure)
+    after = scrape(fleet.servers, access)
     notes = tuple(bodies.notes)
     report = make_report(recorder, job, fleet, workers, difference(before, after), notes)
     return Measured(report, latency_points(recorder))

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import httpx
 import msgspec
 
+from packhorse_loadtest.targets import Access
+
 SCRAPE_TIMEOUT_S = 2.0
 _SAMPLE = re.compile(
     r"^packhorse_(queue|inference)_duration_seconds_(bucket|sum|count)"
@@ -37,12 +39,12 @@ class ServerSide(msgspec.Struct):
     inference_ms: Spent
 
 
-def scrape(servers: Sequence[str], insecure: bool = False) -> Sums | None:
+def scrape(servers: Sequence[str], access: Access) -> Sums | None:
     """Add up the servers' histograms; None where one does not answer or has none."""
     sums: Sums = Counter()
     for server in servers:
         try:
-            answer = httpx.get(f"{server}/metrics", timeout=SCRAPE_TIMEOUT_S, verify=not insecure)
+            answer = access.get(f"{server}/metrics", SCRAPE_TIMEOUT_S)
         except (httpx.HTTPError, OSError):
             return None
         found = _SAMPLE.findall(answer.text)

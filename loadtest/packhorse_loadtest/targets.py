@@ -56,14 +56,32 @@ class Fleet:
         return len({target.model_id for target in self.targets})
 
 
-def find_fleet(url: str | None, plan_file: Path | None, insecure: bool = False) -> Fleet:
+@dataclass(frozen=True)
+class Access:
+    """How servers are spoken to, beside the load itself.
+
+    Attributes:
+        insecure: Do not check certificates.
+        headers: Sent with every request, as "Name: value".
+    """
+
+    insecure: bool = False
+    headers: tuple[str, ...] = ()
+
+    def get(self, url: str, timeout_s: float) -> httpx.Response:
+        """Ask for a URL; errors are httpx's, or the system's."""
+        headers = dict(line.split(": ", 1) for line in self.headers)
+        return httpx.get(url, timeout=timeout_s, verify=not self.insecure, headers=headers)
+
+
+def find_fleet(url: str | None, plan_file: Path | None, access: Access) -> Fleet:
     """Find the models to ask.
 
     Args:
         url: A server; None for what is deployed here.
         plan_file: The plan that says what the fleet costs; None for the deployed one, and for a
             URL none.
-        insecure: Do not check the server's certificate.
+        access: How servers are spoken to.
 
     Raises:
         InvalidInput: Not the URL of a server, nothing is deployed, or no model is served.
@@ -74,7 +92,7 @@ def find_fleet(url: str | None, plan_file: Path | None, insecure: bool = False) 
     if url is not None:
         base = _checked(url)
         try:
-            targets = list(_served(base, base, insecure))
+            targets = list(_served(base, base, access))
         except DeployError as err:
             raise InvalidInput(f"--url {url}: {err}") from err
         servers = [base]
@@ -85,21 +103,21 @@ def find_fleet(url: str | None, plan_file: Path | None, insecure: bool = False) 
             base = deployment.router_url or server.url
             known: dict[str, Target] = {}
             with suppress(DeployError):  # what does not answer is counted in the report
-                known = {t.model_id: t for t in _served(server.url, base, insecure)}
+                known = {t.model_id: t for t in _served(server.url, base, access)}
             targets += [known.get(name) or Target(name, base) for name in server.models]
     if not targets:
         raise InvalidInput("no model is served there: deploy a plan that has some")
     return Fleet(targets, price, servers)
 
 
-def fetch_json(url: str, insecure: bool = False) -> Any:
+def fetch_json(url: str, access: Access) -> Any:
     """Read a JSON answer of a server.
 
     Raises:
         DeployError: There is none.
     """
     try:
-        response = httpx.get(url, timeout=10, verify=not insecure)
+        response = access.get(url, 10)
         response.raise_for_status()
         return response.json()
     except httpx.HTTPStatusError as err:
@@ -108,8 +126,8 @@ def fetch_json(url: str, insecure: bool = False) -> Any:
         raise DeployError(f"no server answers at {url}: {err or type(err).__name__}") from err
 
 
-def _served(server: str, base: str, insecure: bool) -> Iterable[Target]:
-    listed = fetch_json(f"{server}/models", insecure)
+def _served(server: str, base: str, access: Access) -> Iterable[Target]:
+    listed = fetch_json(f"{server}/models", access)
     try:
         return [
             Target(str(row["id"]), base, row["task"], row.get("version"), row.get("variant"))

@@ -12,6 +12,8 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import msgspec
 
@@ -31,9 +33,17 @@ def main() -> None:
         return
     gc.freeze()
     try:
-        asyncio.run(_work(job, float(line)))
+        _event_loop()(_work(job, float(line)))
     except OSError as err:
         _say(Failed(str(err)))
+
+
+def _event_loop() -> Callable[[Coroutine[Any, Any, None]], None]:
+    try:
+        import uvloop
+    except ImportError:  # there is none for Windows
+        return asyncio.run
+    return uvloop.run
 
 
 async def _work(job: Job, start: float) -> None:
@@ -74,10 +84,4 @@ def _allow_files(wanted: int) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        import uvloop
-    except ImportError:  # Windows
-        pass
-    else:
-        asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     main()

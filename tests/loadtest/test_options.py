@@ -219,7 +219,7 @@ def test_names_are_resolved_once_or_for_each_connection() -> None:
             return await loop.getaddrinfo("127.0.0.1", port, type=socket.SOCK_STREAM)
 
         transport = Transport(reuse=False, fresh_names=fresh)
-        address = Address(server.url.replace("127.0.0.1", "some.name"), reuse=False)
+        address = Address(server.url.replace("127.0.0.1", "some.name"), transport)
         client = Client(address, transport, 10, resolve)
         for _ in range(3):
             over = asyncio.Event()
@@ -238,6 +238,13 @@ def test_names_are_resolved_once_or_for_each_connection() -> None:
         assert asyncio.run(lookups(server, fresh=False)) == 1
         assert asyncio.run(lookups(server, fresh=True)) == 3
         assert {row["headers"]["host"].split(":")[0] for row in server.seen()} == {"some.name"}
+
+
+def test_headers_go_with_every_request(tmp_path: Path) -> None:
+    with stub("a", "b") as server:
+        measured(server, tmp_path, "seq", "-H", "X-Api-Key: s3cret", "--header", "X-Team: blue")
+        for row in server.seen():
+            assert (row["headers"]["x-api-key"], row["headers"]["x-team"]) == ("s3cret", "blue")
 
 
 def test_the_dns_option_reaches_the_client(tmp_path: Path) -> None:
@@ -284,6 +291,8 @@ def test_what_fails_a_run(conditions: tuple[str, ...], code: int, tmp_path: Path
         (["bmk", "--concurrency", "0"], "--concurrency 0 is not a number from 1 on"),
         (["bmk", "--duration", "0s"], "--duration must be above 0"),
         (["bmk", "--duration", "soon"], "'soon' is not a time"),
+        (["bmk", "-H", "key=1"], "--header 'key=1': write 'Name: value'"),
+        (["bmk", "-H", "key: 1\r\nX: y"], "on one line"),
         (["bmk", "--tokens", "9-5"], "--tokens '9-5': write a number or a range"),
         (["bmk", "--tokens", "5", "--texts", "x"], "give one"),
         (["bmk", "--texts", "x.txt"], "texts x.txt cannot be read"),
