@@ -38,7 +38,7 @@ class Run:
         self._end = float("inf") if job.duration_s is None else self._begin + job.duration_s
         self._planned = planned_requests(job)
         self.recorder = Recorder()
-        self._sending, self._outstanding = True, 0
+        self._sending, self._outstanding, self._all_due = True, 0, False
         self._over = asyncio.Event()
         self._timer = Timer(self._loop, self._send_due)
         self._next: Planned | None = None
@@ -67,7 +67,7 @@ class Run:
             for _ in range(_part(self._job.load.concurrency, self._job.worker, self._job.workers)):
                 self._ask_next()
         if self._job.duration_s is not None:
-            self._loop.call_later(max(0.0, self._end - time.monotonic()), self._cease)
+            self._loop.call_later(max(0.0, self._end - time.monotonic()), self._time_is_up)
         await self._over.wait()
         recorder = self.recorder
         recorder.cpu_share = (time.process_time() - self._cpu_s) / (time.monotonic() - since)
@@ -82,6 +82,14 @@ class Run:
         if self._sending:
             self.recorder.stopped_s = max(0.0, time.monotonic() - self._begin)
             self._cease(min(STOP_S, self._job.drain_s))
+
+    def _time_is_up(self) -> None:
+        """End the run; an open loop first sends what was due, however late it comes to it."""
+        self._all_due = True
+        if self._job.load.loop == "open":
+            self._send_due()
+        else:
+            self._cease()
 
     def _cease(self, drain_s: float | None = None) -> None:
         if not self._sending:
@@ -106,7 +114,9 @@ class Run:
                     return
             due = self._start + self._next.due_s
             if due >= self._end:
-                return  # nothing more is due; the run ends at its time
+                if self._all_due:
+                    self._cease()
+                return  # else the run ends at its time
             now = time.monotonic()
             if now < due:
                 self._timer.set(due)
